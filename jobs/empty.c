@@ -1,0 +1,1 @@
+typedef int jobs_placeholder;

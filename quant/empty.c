@@ -1,0 +1,1 @@
+typedef int quant_placeholder;
