@@ -1,0 +1,61 @@
+/* dist/exchange.h - sends token rows to the ranks that own their experts, and brings results back.
+ *
+ * One layer: begin, then for each round dispatch, the experts' work, combine; then results. A row travels once to
+ * each rank that owns at least one of its experts. Each (token, slot) result travels home as a vector of its own;
+ * weighting and summing happen at home only, in slot order (BackendOps.combine), so the bits do not depend on the
+ * number of ranks, on placement or on rounds. Rows that stay at home are not copied. */
+#ifndef MB_DIST_EXCHANGE_H
+#define MB_DIST_EXCHANGE_H
+
+#include "dist/comm.h"
+#include "dist/placement.h"
+
+typedef struct Exchange Exchange; /* opaque: its fields are in exchange_mpi.c */
+
+typedef struct ExchangeShape {
+    int top_k;          /* experts per token */
+    int hidden;         /* values per row */
+    int row_bytes;      /* hidden * the backend's act_bytes */
+    int max_tokens;     /* per rank and step; home buffers are sized from it, once */
+    size_t round_bytes; /* most that a rank receives in one round of dispatch or combine (rows, or results) */
+} ExchangeShape;
+
+typedef struct RecvRows {
+    const void *rows;      /* [*, hidden] act: distinct rows, own and received */
+    const int32_t *row_of; /* [n_pairs] pair -> row of rows; pairs are grouped by local expert and, within one, ordered by
+                              (source rank, token) */
+    const int32_t *first;  /* [n_local_experts + 1]: expert i has pairs first[i] .. first[i+1]-1 */
+    int n_pairs;           /* 0 is common during decode */
+    void *out;             /* [n_pairs, hidden] act: the experts' results go here before exchange_combine */
+} RecvRows;                /* borrowed: valid until the round's combine returns */
+
+/* Not collective in memory, but every rank must make one with the same shape. comm and placement are borrowed and
+ * must outlive it. */
+Status exchange_create(Exchange **out, Comm *comm, const Placement *placement, const ExchangeShape *shape, Err *e);
+void exchange_destroy(Exchange *x); /* NULL is fine */
+/* Bytes that create will take on this rank, for the memory plan. */
+size_t exchange_plan_bytes(const Comm *comm, const Placement *placement, const ExchangeShape *shape);
+
+/* Collective: swaps counts and agrees on *n_rounds (>= 1 when any rank has tokens).
+ *   rows    [n_tokens, hidden] act, unchanged until exchange_results was used
+ *   expert  [n_tokens, top_k] 0 .. n_experts-1, or -1 for a choice the router dropped
+ *   mine    ST_OK, or this rank's failure: then every rank returns ST_COMM here, together, and none is left waiting;
+ *           the caller then calls dist_agree with its own outcome to learn the message. */
+Status exchange_begin(Exchange *x, const void *rows, const int32_t *expert, int n_tokens, Status mine, int *n_rounds,
+                      Err *e);
+/* Collective. round = 0 .. n_rounds-1, in order. */
+Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e);
+/* Collective: results of this round go home. mine as in begin. */
+Status exchange_combine(Exchange *x, int round, Status mine, Err *e);
+/* The results at home: rows [*, hidden] act and slot [n_tokens, top_k] -> row, -1 for a dropped choice. Borrowed until
+ * the next begin. */
+void exchange_results(const Exchange *x, const void **rows, const int32_t **slot);
+
+/* Since create: bytes sent to other ranks by this rank. */
+typedef struct ExchangeStats {
+    int64_t dispatch_bytes, combine_bytes, n_rounds;
+    double wait_s; /* in the collectives */
+} ExchangeStats;
+ExchangeStats exchange_stats(const Exchange *x);
+
+#endif

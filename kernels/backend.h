@@ -1,0 +1,161 @@
+/* kernels/backend.h - the compute that the model asks for, a whole batch per call.
+ *
+ * Rows are tokens. "act" is the backend's activation type: float32 on the CPU, bf16 on CUDA; act_bytes says.
+ * Pointers named w/o further notice are the backend's own memory (alloc). Index arrays (ids, positions,
+ * expert choices, first) live on the host for the CPU; a device backend keeps its own copies.
+ *
+ * Same bits: every output element is reduced in an order that depends only on its row and the weight's
+ * shape - never on the number of rows, of threads, or on the chunking of a prompt. */
+#ifndef MB_KERNELS_BACKEND_H
+#define MB_KERNELS_BACKEND_H
+
+#include "io/err.h"
+#include "io/team.h"
+#include "quant/tensor.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct Backend Backend;
+typedef struct Weight Weight; /* a bank of matrices of one shape, repacked for this backend */
+
+/* Ordered: a rank that has one level has all lower ones. Results may differ between levels. */
+typedef enum IsaLevel { ISA_SCALAR, ISA_AVX2, ISA_AVX512, N_ISA_LEVELS } IsaLevel;
+
+typedef struct BackendConfig {
+    Team *team;     /* borrowed; must outlive the backend; NULL: the caller alone */
+    IsaLevel isa;   /* at most isa_best() */
+    int local_rank; /* picks the device */
+} BackendConfig;
+
+typedef enum WeightUse { WEIGHT_MATMUL, WEIGHT_LOOKUP } WeightUse;
+
+typedef struct WeightPart { /* parts are stacked on the output side: q, k, v; or gate, up */
+    FormatId format;
+    int64_t rows;
+} WeightPart;
+
+enum { MAX_PARTS = 4, KV_PAGE = 64 /* positions per KV page, and the unit in which attention splits KV */ };
+
+typedef enum NormKind {
+    NORM_LLAMA, /* models.md 1.2 variants A, B, C; A and B are alike in float32 */
+    NORM_FP32,
+    NORM_ZERO_CENTRED
+} NormKind;
+
+typedef struct ActSpec { /* y = g' * sigmoid(alpha * g') * (u' + beta), g' = min(g, limit), |u'| <= limit */
+    float alpha, beta, limit; /* silu: 1, 0, INFINITY */
+} ActSpec;
+
+typedef enum RouterKind {
+    ROUTER_SOFTMAX_TOPK, /* models.md 3: R1 */
+    ROUTER_TOPK_SOFTMAX  /* R2 */
+} RouterKind;
+
+typedef struct RouterSpec {
+    RouterKind kind;
+    int n_experts, top_k;
+    bool renormalize; /* R1 only */
+    float scale;      /* multiplies the weights, once, last */
+} RouterSpec;
+
+typedef enum RopeLayout { ROPE_HALF, ROPE_INTERLEAVED } RopeLayout;
+
+typedef struct RopeSpec {
+    const float *table; /* [n_positions, rotary_dim]: rotary_dim/2 cosines, then rotary_dim/2 sines */
+    int rotary_dim;     /* the first lanes of each head; the rest passes through */
+    RopeLayout layout;
+} RopeSpec;
+
+/* One sequence's rows in this step: rows row .. row+n_rows-1 hold positions pos .. pos+n_rows-1. */
+typedef struct AttnSeq {
+    int row, n_rows, pos;
+    const int32_t *pages; /* [ceil((pos+n_rows)/KV_PAGE)] page numbers in the pool; -1: out of every window */
+} AttnSeq;
+
+typedef struct AttnSpec {
+    int n_heads, n_kv_heads, head_dim;
+    float scale;
+    int window;         /* key j is visible to query i iff 0 <= i-j < window; 0: all j <= i */
+    const float *sinks; /* [n_heads] backend memory, or NULL */
+} AttnSpec;
+
+typedef struct FfnSpec {  /* y = W2 * act(W13 x + b13) + b2, for each expert of a bank */
+    const Weight *w13;    /* n_experts x [gate: inter | up: inter, hidden], two parts */
+    const Weight *w2;     /* n_experts x [hidden, inter] */
+    const float *b13;     /* [n_experts, 2*inter], gate first, or NULL */
+    const float *b2;      /* [n_experts, hidden] or NULL */
+    int64_t hidden, inter;
+    ActSpec act;
+} FfnSpec;
+
+typedef struct BackendOps {
+    const char *name; /* "cpu", "cuda": what --backend takes */
+    int act_bytes;
+
+    Status (*create)(const BackendConfig *config, Backend **out, Err *e);
+    void (*destroy)(Backend *b); /* NULL is fine */
+
+    /* what: names the memory in "out of memory" messages. 64-byte aligned; not zeroed. */
+    Status (*alloc)(Backend *b, size_t bytes, const char *what, void **out, Err *e);
+    void (*release)(Backend *b, void *p);
+    Status (*upload)(Backend *b, void *dst, const void *src_host, size_t bytes, Err *e);
+    Status (*download)(Backend *b, void *dst_host, const void *src, size_t bytes, Err *e);
+
+    /* n_mats matrices of n_parts parts each over cols inputs. Memory is taken here, values come with
+     * weight_set, one part of one matrix at a time, so that loading needs no second copy of a bank. */
+    Status (*weight_create)(Backend *b, const char *name, WeightUse use, int n_mats, const WeightPart *parts,
+                            int n_parts, int64_t cols, Weight **out, Err *e);
+    Status (*weight_set)(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e);
+    void (*weight_destroy)(Backend *b, Weight *w); /* NULL is fine */
+    size_t (*weight_bytes)(const Weight *w);
+
+    /* y[r, :] = table[ids[r], :] * scale; y act [n, cols]; 0 <= ids < rows is the caller's promise. */
+    Status (*embed)(Backend *b, void *y, const Weight *table, const int32_t *ids, int n, float scale, Err *e);
+    /* y[r, g, :] = rms_norm(x[r, g, :]) * weight, for n_rows rows of n_groups groups of width values; rows are
+     * stride values apart in both (stride >= n_groups * width); y may be x. weight float32 [width]. */
+    Status (*norm)(Backend *b, void *y, const void *x, const float *weight, int n_rows, int n_groups, int width,
+                   int64_t stride, float eps, NormKind kind, Err *e);
+    /* y[r, :] = W[0] x[r, :] + bias; y act [n, outputs], x act [n, cols], bias float32 or NULL; y is not x. */
+    Status (*matmul)(Backend *b, void *y, const void *x, const Weight *w, const float *bias, int n, Err *e);
+    /* Rotates n_heads heads of head_dim lanes that start at x[r * stride]; position[r] indexes the table. */
+    Status (*rope)(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
+                   const int32_t *position, const RopeSpec *rope, Err *e);
+    /* Bytes of one page of one layer: keys and values of KV_PAGE positions. */
+    size_t (*kv_page_bytes)(const Backend *b, int n_kv_heads, int head_dim);
+    /* Writes k and v (act [*, n_kv_heads * head_dim], rows stride values apart) into the sequences' pages. */
+    Status (*kv_write)(Backend *b, void *pool, const void *k, const void *v, int64_t stride, const AttnSeq *seqs,
+                       int n_seqs, const AttnSpec *spec, Err *e);
+    /* out act [*, n_heads * head_dim] dense; q rows stride values apart. The step's own keys must have been
+     * written. KV is split at multiples of KV_PAGE positions; masked keys contribute nothing. */
+    Status (*attention)(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
+                        const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+    /* expert int32 [n, top_k] and weight float32 [n, top_k] (host for the CPU) from logits act [n, n_experts].
+     * Best first; ties go to the lower index; NaN logits are ST_INPUT naming the row. */
+    Status (*route)(Backend *b, int32_t *expert, float *weight, const void *logits, int n, const RouterSpec *spec,
+                    Err *e);
+    /* Grouped experts: pair p of expert i (first[i] <= p < first[i+1]) reads x[row_of[p], :] (row_of NULL: p) and
+     * writes y[p, :]. scratch: ffn_scratch_bytes(n_pairs, inter). */
+    size_t (*ffn_scratch_bytes)(const Backend *b, int n_pairs, int64_t inter);
+    Status (*ffn)(Backend *b, void *y, const void *x, const int32_t *row_of, const int32_t *first, int n_experts,
+                  const FfnSpec *spec, void *scratch, Err *e);
+    /* y[t, :] = sum over s = 0 .. top_k-1, in that order, of weight[t, s] * rows[slot[t, s], :]; slot -1 adds
+     * nothing. Accumulates in float32. */
+    Status (*combine)(Backend *b, void *y, const void *rows, const int32_t *slot, const float *weight, int n,
+                      int top_k, int width, Err *e);
+    /* h[i] += scale * y[i] */
+    Status (*add)(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e);
+    /* y[i, :] = x[row[i], :] */
+    Status (*gather)(Backend *b, void *y, const void *x, const int32_t *row, int n, int width, Err *e);
+    Status (*wait)(Backend *b, Err *e); /* the only call that blocks the host */
+} BackendOps;
+
+/* NULL: not in this build. */
+const BackendOps *backend_find(const char *name);
+IsaLevel isa_best(void); /* of this processor, by CPUID (and the operating system's XCR0) */
+const char *isa_name(IsaLevel isa);
+/* "scalar", "avx2", "avx512", or "auto" for isa_best(); ST_USAGE otherwise. */
+Status isa_parse(const char *name, IsaLevel *out, Err *e);
+
+#endif
