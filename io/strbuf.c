@@ -1,6 +1,8 @@
 /* io/strbuf.c - see strbuf.h. */
 #include "io/strbuf.h"
 
+#include "io/utf8.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -74,27 +76,6 @@ void strbuf_free(StrBuf *b)
 {
     free(b->data);
     *b = (StrBuf){0};
-}
-
-/* Bytes of the valid UTF-8 sequence at s, or 0 with *bad = length of the maximal invalid part. */
-static size_t utf8_valid(const unsigned char *s, size_t left, size_t *bad)
-{
-    unsigned char c = s[0];
-    size_t n = c < 0x80 ? 1 : c >= 0xc2 && c <= 0xdf ? 2 : (c & 0xf0) == 0xe0 ? 3 : c >= 0xf0 && c <= 0xf4 ? 4 : 0;
-    *bad = 1;
-    if (n <= 1)
-        return n;
-    unsigned char lo = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
-    unsigned char hi = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
-    for (size_t i = 1; i < n; i++) {
-        if (i >= left || s[i] < lo || s[i] > hi) {
-            *bad = i;
-            return 0;
-        }
-        lo = 0x80;
-        hi = 0xbf;
-    }
-    return n;
 }
 
 void strbuf_json_string(StrBuf *b, const char *text, size_t len)
