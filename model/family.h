@@ -1,0 +1,39 @@
+/* model/family.h - the table of model families: one entry each, in family_NAME.c. */
+#ifndef MB_MODEL_FAMILY_H
+#define MB_MODEL_FAMILY_H
+
+#include "model/arch.h"
+
+#include <cjson/cJSON.h>
+
+/* How the routed experts of a layer lie on disk. */
+typedef enum ExpertLayout {
+    EXPERTS_SINGLE,  /* one tensor per expert and projection: [inter, hidden], [hidden, inter] */
+    EXPERTS_GPT_OSS  /* stacked: gate_up_proj [E, hidden, 2 inter] transposed and interleaved, or MXFP4 *_blocks, *_scales */
+} ExpertLayout;
+
+/* Tensor name patterns without "model." prefix; %d is the layer, and in expert names the second %d the expert. NULL where
+ * the family has none. */
+typedef struct FamilyNames {
+    const char *layer; /* "layers.%d." */
+    const char *router, *router_bias;
+    const char *gate, *up, *down; /* one expert */
+    const char *experts;          /* stacked: "mlp.experts." */
+} FamilyNames;
+
+struct Family {
+    const char *model_type; /* as in config.json */
+    const char *const *understood; /* keys that parse reads, NULL-terminated; beyond those common to all */
+    const char *const *harmless;   /* keys that change nothing in inference */
+    /* Fills in out (already holding what is common to all families) or refuses by name. */
+    Status (*parse)(const cJSON *config, Arch *out, Err *e);
+    ExpertLayout layout;
+    FamilyNames names;
+};
+
+/* NULL: not supported. */
+const Family *family_find(const char *model_type);
+/* All of them, NULL-terminated, for messages and inspect. */
+const Family *const *family_list(void);
+
+#endif
