@@ -19,24 +19,32 @@ typedef struct Comm {
     struct CommState *state; /* MPI handles and the watchdog */
 } Comm;
 
-/* Collective over everything that was started together. argc and argv may be changed by MPI. */
+/* Collective over everything that was started together. argc and argv may be changed by MPI. Where ranks outnumber
+ * cores it asks Open MPI to yield while waiting, unless OMPI_MCA_mpi_yield_when_idle says otherwise. Fails with
+ * ST_COMM when the launcher started several processes that MPI takes for single ones (another MPI's mpirun, srun
+ * without its PMIx plugin); nothing is held then. The Comm must not move in memory until comm_end. */
 Status comm_start(int *argc, char ***argv, Comm *out, Err *e);
-/* Collective. After it no Comm function may be called. */
+/* Collective. After it no Comm function may be called. NULL, and a Comm whose start failed, are fine. */
 void comm_end(Comm *c);
 
-/* Starts the watchdog; seconds <= 0 leaves it off. hook, if not NULL, runs before the abort (flush the journal);
- * it must be safe to call from another thread. */
+/* Starts the watchdog; seconds <= 0, or one rank alone, leaves it off; a second call replaces the first. hook, if not
+ * NULL, runs before the abort (flush the journal) in the watchdog's thread, while the rank's own is inside MPI. Not
+ * collective. */
 Status comm_watch(Comm *c, double seconds, void (*hook)(void *ctx), void *ctx, Err *e);
 /* Says where this rank is, for the watchdog's message. step or layer < 0: not in one. name: static storage. */
 void comm_at(Comm *c, int64_t step, int layer, const char *name);
 
 /* Collective. Each rank brings its own outcome; all return the same one, that of the lowest failing rank, with its
- * message and rank in *e. When all is well this costs one small allreduce. */
+ * message and rank in *e. A rank that failed with ST_COMM counts only where no rank has another failure, since
+ * its message rarely says more than that somebody else failed. On entry *e is this rank's message if mine is not
+ * ST_OK, else ignored. When all is well this costs one 4-byte allreduce. */
 Status dist_agree(Comm *c, Status mine, Err *e);
 /* Prints "moebatch: rank R (host): TEXT", then ends every rank with that exit code. Does not return. */
 _Noreturn void dist_abort(Comm *c, int exit_code, const Err *e);
 
-/* Collectives over bytes; counts per rank are the same on every rank. Any size_t length works. */
+/* Collectives over bytes; counts per rank are the same on every rank. Any size_t length works. mine must not lie
+ * inside all. An MPI error comes back as ST_COMM with MPI's own text, and what the other ranks saw is then unknown:
+ * the caller reports it and leaves. */
 Status comm_allgather(Comm *c, const void *mine, size_t bytes, void *all, Err *e); /* all: [size * bytes] */
 Status comm_bcast(Comm *c, void *data, size_t bytes, int root, Err *e);
 Status comm_gather(Comm *c, const void *mine, size_t bytes, void *all, int root, Err *e); /* all: root only */

@@ -1,0 +1,331 @@
+/* dist/comm.c - see comm.h. */
+#include "dist/comm.h"
+
+#include "dist/comm_mpi.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int env_int(const char *name, int missing)
+{
+    const char *s = getenv(name);
+    if (!s || !*s)
+        return missing;
+    char *end;
+    errno = 0;
+    long v = strtol(s, &end, 10);
+    return errno || *end || v < 0 || v > INT_MAX ? missing : (int)v;
+}
+
+/* How many ranks the launcher says there are; 0: there is no launcher. srun without its PMIx plugin
+ * sets only SLURM variables, and every task would then take itself for the only one, so its count
+ * is looked at too. */
+static int launcher_size(void)
+{
+    static const char *const counts[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (getenv(counts[i]))
+            return env_int(counts[i], 1);
+    int tasks =
+        getenv("SLURM_STEP_ID") ? env_int("SLURM_STEP_NUM_TASKS", env_int("SLURM_NTASKS", 1)) : 1;
+    if (getenv("PMIX_RANK") || getenv("PMI_RANK") || tasks > 1)
+        return tasks;
+    return 0;
+}
+
+/* The most tasks that srun puts on one node: the largest number of "2(x3),1". 0: not under srun. */
+static int slurm_tasks_on_a_node(void)
+{
+    const char *s = getenv("SLURM_STEP_TASKS_PER_NODE");
+    if (!s)
+        s = getenv("SLURM_TASKS_PER_NODE");
+    int most = 0;
+    while (s && *s) {
+        int n = atoi(s);
+        if (n > most)
+            most = n;
+        s = strchr(s, ',');
+        if (s)
+            s++;
+    }
+    return most;
+}
+
+static int cores_here(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 && n < INT_MAX ? (int)n : 1;
+}
+
+/* Ranks that share cores must yield while they wait: a rank that spins keeps the one it waits for
+ * off the core, and a small collective takes 20 ms instead of 50 us. Open MPI notices only some of
+ * the cases. Yielding costs next to nothing where each rank has a core, so a rank that is bound to
+ * few cores may say yes needlessly. */
+static Status yield_when_crowded(Err *e)
+{
+    int n_local = env_int("OMPI_COMM_WORLD_LOCAL_SIZE", slurm_tasks_on_a_node());
+    if (n_local > cores_here() && setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0) != 0)
+        return err_set(e, ST_MEMORY, "no memory for the environment");
+    return ST_OK;
+}
+
+Status comm_mpi_error(Err *e, int code, const char *call)
+{
+    char text[MPI_MAX_ERROR_STRING + 1];
+    int n = 0;
+    if (MPI_Error_string(code, text, &n) != MPI_SUCCESS || n <= 0)
+        return err_set(e, ST_COMM, "%s: MPI error %d", call, code);
+    return err_set(e, ST_COMM, "%s: %.*s", call, n, text);
+}
+
+Status comm_waited(Comm *c, Err *e, const char *call_name, int code)
+{
+    watchdog_leave(c->state->watchdog);
+    return code == MPI_SUCCESS ? ST_OK : comm_mpi_error(e, code, call_name);
+}
+
+static Status start_mpi(Comm *c, int *argc, char ***argv, int said, Err *e)
+{
+    TRY(yield_when_crowded(e));
+    int already = 0, provided = 0, code;
+    MPI_Initialized(&already);
+    if (already)
+        return err_set(e, ST_COMM, "MPI was started before");
+    if ((code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided)) != MPI_SUCCESS)
+        return comm_mpi_error(e, code, "MPI_Init_thread");
+    c->state->mpi_started = true;
+    if (provided < MPI_THREAD_FUNNELED)
+        return err_set(e, ST_COMM, "this MPI allows no threads (level %d, needed %d)", provided,
+                       MPI_THREAD_FUNNELED);
+    /* By default an error inside MPI ends the process without a word from us. */
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if ((code = MPI_Comm_dup(MPI_COMM_WORLD, &c->state->mpi)) != MPI_SUCCESS)
+        return comm_mpi_error(e, code, "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(c->state->mpi, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(c->state->mpi, &c->rank);
+    MPI_Comm_size(c->state->mpi, &c->size);
+    if (c->size != said)
+        return err_set(e, ST_COMM,
+                       "the launcher started %d ranks, but MPI counts %d: start with Open MPI's "
+                       "mpirun or with "
+                       "srun --mpi=pmix",
+                       said, c->size);
+
+    MPI_Comm node;
+    code = MPI_Comm_split_type(c->state->mpi, MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &node);
+    if (code != MPI_SUCCESS)
+        return comm_mpi_error(e, code, "MPI_Comm_split_type");
+    MPI_Comm_rank(node, &c->local_rank);
+    MPI_Comm_size(node, &c->n_local);
+    code = MPI_Comm_free(&node);
+    return code == MPI_SUCCESS ? ST_OK : comm_mpi_error(e, code, "MPI_Comm_free");
+}
+
+static void release(Comm *c)
+{
+    if (c->state->mpi != MPI_COMM_NULL)
+        MPI_Comm_free(&c->state->mpi);
+    if (c->state->mpi_started)
+        MPI_Finalize();
+    watchdog_destroy(c->state->watchdog);
+    free(c->state);
+    c->state = NULL;
+}
+
+Status comm_start(int *argc, char ***argv, Comm *out, Err *e)
+{
+    memset(out, 0, sizeof *out);
+    out->size = out->n_local = 1;
+    if (gethostname(out->host, sizeof out->host - 1) != 0)
+        snprintf(out->host, sizeof out->host, "?");
+    out->state = calloc(1, sizeof *out->state);
+    if (!out->state)
+        return err_set(e, ST_MEMORY, "no memory for the communicator");
+    out->state->mpi = MPI_COMM_NULL;
+    out->state->piece_bytes = (size_t)1 << 30;
+
+    Status st;
+    TRY_GOTO(watchdog_create(&out->state->watchdog, out, e));
+    int said = launcher_size();
+    if (said > 0)
+        TRY_GOTO(start_mpi(out, argc, argv, said, e));
+    return ST_OK;
+fail:
+    if (e)
+        e->rank = out->rank;
+    release(out);
+    return st;
+}
+
+void comm_end(Comm *c)
+{
+    if (!c || !c->state)
+        return;
+    /* Under the watchdog's eye: MPI_Finalize waits for the others, too. */
+    watchdog_enter(c->state->watchdog, "the end of the job");
+    if (c->state->mpi != MPI_COMM_NULL)
+        MPI_Barrier(c->state->mpi);
+    watchdog_leave(c->state->watchdog);
+    release(c);
+}
+
+Status comm_watch(Comm *c, double seconds, void (*hook)(void *ctx), void *ctx, Err *e)
+{
+    return watchdog_run(c->state->watchdog, seconds, hook, ctx, e);
+}
+
+void comm_at(Comm *c, int64_t step, int layer, const char *name)
+{
+    watchdog_at(c->state->watchdog, step, layer, name);
+}
+
+Status dist_agree(Comm *c, Status mine, Err *e)
+{
+    Err none = {ST_OK, 0, ""}, *mail = e ? e : &none;
+    if (mine != ST_OK) {
+        mail->code = mine;
+        mail->rank = c->rank;
+    }
+    if (c->size <= 1)
+        return mine;
+    /* ST_COMM usually says only that some other rank failed; that other rank's own words are worth
+     * more, so such a bid comes after all the others. */
+    int bid = mine == ST_OK     ? INT_MAX
+              : mine == ST_COMM ? c->size + c->rank
+                                : c->rank,
+        first = INT_MAX;
+    TRY(COMM_WAIT(c, e, "MPI_Allreduce (agree)",
+                  MPI_Allreduce(&bid, &first, 1, MPI_INT, MPI_MIN, c->state->mpi)));
+    if (first == INT_MAX)
+        return ST_OK;
+    TRY(comm_bcast(c, mail, sizeof *mail, first % c->size, e));
+    mail->text[sizeof mail->text - 1] = 0;
+    return mail->code;
+}
+
+void comm_print_error(const Comm *c, const Err *e)
+{
+    char line[sizeof e->text + sizeof c->host + 64];
+    int n = snprintf(line, sizeof line, "moebatch: rank %d (%s): %s\n", c->rank, c->host, e->text);
+    size_t left = n < 0 ? 0 : (size_t)n < sizeof line ? (size_t)n : sizeof line - 1;
+    for (const char *p = line; left > 0;) {
+        ssize_t w = write(STDERR_FILENO, p, left);
+        if (w <= 0)
+            break;
+        p += w;
+        left -= (size_t)w;
+    }
+}
+
+void dist_abort(Comm *c, int exit_code, const Err *e)
+{
+    fflush(NULL);
+    comm_print_error(c, e);
+    if (c->state && c->state->mpi_started)
+        MPI_Abort(MPI_COMM_WORLD, exit_code);
+    _exit(exit_code);
+}
+
+Status comm_bcast(Comm *c, void *data, size_t bytes, int root, Err *e)
+{
+    if (c->size <= 1)
+        return ST_OK;
+    for (size_t at = 0; at < bytes;) {
+        size_t n = bytes - at < c->state->piece_bytes ? bytes - at : c->state->piece_bytes;
+        TRY(COMM_WAIT(c, e, "MPI_Bcast",
+                      MPI_Bcast((char *)data + at, (int)n, MPI_BYTE, root, c->state->mpi)));
+        at += n;
+    }
+    return ST_OK;
+}
+
+Status comm_allgather(Comm *c, const void *mine, size_t bytes, void *all, Err *e)
+{
+    if (bytes == 0)
+        return ST_OK;
+    if (c->size <= 1) {
+        memcpy(all, mine, bytes);
+        return ST_OK;
+    }
+    if (bytes <= c->state->piece_bytes)
+        return COMM_WAIT(
+            c, e, "MPI_Allgather",
+            MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, c->state->mpi));
+    memcpy((char *)all + (size_t)c->rank * bytes, mine, bytes);
+    for (int root = 0; root < c->size; root++)
+        TRY(comm_bcast(c, (char *)all + (size_t)root * bytes, bytes, root, e));
+    return ST_OK;
+}
+
+Status comm_gather(Comm *c, const void *mine, size_t bytes, void *all, int root, Err *e)
+{
+    if (bytes == 0)
+        return ST_OK;
+    if (c->size <= 1) {
+        memcpy(all, mine, bytes);
+        return ST_OK;
+    }
+    if (bytes <= c->state->piece_bytes)
+        return COMM_WAIT(
+            c, e, "MPI_Gather",
+            MPI_Gather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, root, c->state->mpi));
+    if (c->rank == root)
+        memcpy((char *)all + (size_t)root * bytes, mine, bytes);
+    for (int from = 0; from < c->size; from++) {
+        if (from == root || (c->rank != root && c->rank != from))
+            continue;
+        for (size_t at = 0; at < bytes;) {
+            size_t left = bytes - at,
+                   n = left < c->state->piece_bytes ? left : c->state->piece_bytes;
+            if (c->rank == from)
+                TRY(COMM_WAIT(
+                    c, e, "MPI_Send (gather)",
+                    MPI_Send((const char *)mine + at, (int)n, MPI_BYTE, root, 0, c->state->mpi)));
+            else
+                TRY(COMM_WAIT(c, e, "MPI_Recv (gather)",
+                              MPI_Recv((char *)all + (size_t)from * bytes + at, (int)n, MPI_BYTE,
+                                       from, 0, c->state->mpi, MPI_STATUS_IGNORE)));
+            at += n;
+        }
+    }
+    return ST_OK;
+}
+
+static Status reduce_int64(Comm *c, int64_t *values, int n, MPI_Op op, Err *e)
+{
+    if (c->size <= 1 || n <= 0)
+        return ST_OK;
+    return COMM_WAIT(c, e, "MPI_Allreduce",
+                     MPI_Allreduce(MPI_IN_PLACE, values, n, MPI_INT64_T, op, c->state->mpi));
+}
+
+Status comm_min_int64(Comm *c, int64_t *values, int n, Err *e)
+{
+    return reduce_int64(c, values, n, MPI_MIN, e);
+}
+
+Status comm_max_int64(Comm *c, int64_t *values, int n, Err *e)
+{
+    return reduce_int64(c, values, n, MPI_MAX, e);
+}
+
+Status comm_sum_int64(Comm *c, int64_t *values, int n, Err *e)
+{
+    return reduce_int64(c, values, n, MPI_SUM, e);
+}
+
+Status comm_barrier(Comm *c, Err *e)
+{
+    if (c->size <= 1)
+        return ST_OK;
+    return COMM_WAIT(c, e, "MPI_Barrier", MPI_Barrier(c->state->mpi));
+}

@@ -1,0 +1,196 @@
+/* dist/watchdog.c - see watchdog.h. */
+#include "dist/watchdog.h"
+
+#include "dist/comm_mpi.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LAST_RESORT_S = 10 }; /* how long MPI_Abort may take before the process just leaves */
+
+struct Watchdog {
+    const Comm *comm;
+    int64_t limit_ns;
+    void (*hook)(void *ctx);
+    void *ctx;
+
+    /* Written by the waiting thread, read by the watching one. Each is a value of its own: a
+     * message that mixes two neighbouring places would still name the collective that hangs. */
+    _Atomic int64_t since_ns; /* 0: not waiting */
+    _Atomic int64_t step;
+    _Atomic int layer;
+    const char *_Atomic name;
+    const char *_Atomic collective;
+
+    int64_t waited_ns; /* the waiting thread's own */
+
+    bool running;
+    bool stop; /* under lock */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+Status watchdog_create(Watchdog **out, const Comm *comm, Err *e)
+{
+    Watchdog *w = calloc(1, sizeof *w);
+    if (!w)
+        return err_set(e, ST_MEMORY, "no memory for the watchdog");
+    w->comm = comm;
+    atomic_init(&w->step, -1);
+    atomic_init(&w->layer, -1);
+    pthread_condattr_t attr;
+    if (pthread_condattr_init(&attr) != 0) {
+        free(w);
+        return err_set(e, ST_MEMORY, "no memory for the watchdog");
+    }
+    /* The system's date may jump during a job of days; waits are measured on the clock that does
+     * not. */
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    *out = w;
+    return ST_OK;
+}
+
+static void stop_thread(Watchdog *w)
+{
+    if (!w->running)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    w->running = false;
+}
+
+void watchdog_destroy(Watchdog *w)
+{
+    if (!w)
+        return;
+    stop_thread(w);
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+static void *leave_anyway(void *arg)
+{
+    (void)arg;
+    sleep(LAST_RESORT_S);
+    _exit(EXIT_REQUEUE);
+}
+
+static void give_up(Watchdog *w, double waited_s)
+{
+    int64_t step = atomic_load(&w->step);
+    int layer = atomic_load(&w->layer);
+    const char *name = atomic_load(&w->name), *collective = atomic_load(&w->collective);
+    char where[200];
+    int n = 0;
+    if (step >= 0)
+        n += snprintf(where + n, sizeof where - (size_t)n, ", step %lld", (long long)step);
+    if (layer >= 0)
+        n += snprintf(where + n, sizeof where - (size_t)n, ", layer %d", layer);
+    snprintf(where + n, sizeof where - (size_t)n, "%s%.80s", name ? ", " : "", name ? name : "");
+
+    /* First of all, since neither the hook nor MPI_Abort is sure to return. */
+    pthread_t last_resort;
+    if (pthread_create(&last_resort, NULL, leave_anyway, NULL) == 0)
+        pthread_detach(last_resort);
+    Err e;
+    err_set(&e, ST_COMM, "waited %.1f s for the other ranks in %s%s; one of them is lost or stuck",
+            waited_s, collective ? collective : "a collective", where);
+    comm_print_error(w->comm, &e);
+    if (w->hook)
+        w->hook(w->ctx);
+    MPI_Abort(MPI_COMM_WORLD, EXIT_REQUEUE);
+    _exit(EXIT_REQUEUE);
+}
+
+static void *watch(void *arg)
+{
+    Watchdog *w = arg;
+    int64_t nap_ns = w->limit_ns / 8;
+    if (nap_ns > 1000000000)
+        nap_ns = 1000000000;
+    if (nap_ns < 1000000)
+        nap_ns = 1000000;
+    pthread_mutex_lock(&w->lock);
+    while (!w->stop) {
+        int64_t now = now_ns(), since = atomic_load(&w->since_ns);
+        if (since != 0 && now - since >= w->limit_ns)
+            give_up(w, (double)(now - since) / 1e9);
+        int64_t until = now + nap_ns;
+        struct timespec t = {until / 1000000000, until % 1000000000};
+        pthread_cond_timedwait(&w->wake, &w->lock, &t);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+Status watchdog_run(Watchdog *w, double seconds, void (*hook)(void *ctx), void *ctx, Err *e)
+{
+    stop_thread(w);
+    if (!(seconds > 0) || w->comm->size <= 1)
+        return ST_OK;
+    w->limit_ns = (int64_t)(fmin(seconds, 1e9) * 1e9);
+    w->hook = hook;
+    w->ctx = ctx;
+    w->stop = false;
+    /* Signals that stop a job are for the thread that runs it. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int failed = pthread_create(&w->thread, NULL, watch, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (failed) {
+        errno = failed;
+        err_errno(e, "starting the watchdog thread");
+        return e ? (e->code = ST_MEMORY) : ST_MEMORY;
+    }
+    w->running = true;
+    return ST_OK;
+}
+
+void watchdog_at(Watchdog *w, int64_t step, int layer, const char *name)
+{
+    atomic_store_explicit(&w->step, step, memory_order_relaxed);
+    atomic_store_explicit(&w->layer, layer, memory_order_relaxed);
+    atomic_store_explicit(&w->name, name, memory_order_relaxed);
+}
+
+void watchdog_enter(Watchdog *w, const char *collective)
+{
+    atomic_store_explicit(&w->collective, collective, memory_order_relaxed);
+    atomic_store_explicit(&w->since_ns, now_ns(), memory_order_release);
+}
+
+void watchdog_leave(Watchdog *w)
+{
+    int64_t since = atomic_load_explicit(&w->since_ns, memory_order_relaxed);
+    w->waited_ns += now_ns() - since;
+    atomic_store_explicit(&w->since_ns, 0, memory_order_release);
+}
+
+double watchdog_waited_s(const Watchdog *w)
+{
+    return (double)w->waited_ns / 1e9;
+}
