@@ -33,6 +33,8 @@ typedef struct RecvRows {
  * must outlive it. */
 Status exchange_create(Exchange **out, Comm *comm, const Placement *placement, const ExchangeShape *shape, Err *e);
 void exchange_destroy(Exchange *x); /* NULL is fine */
+/* Most pairs that one round's RecvRows can hold: what the experts' scratch is sized by. */
+int exchange_max_pairs(const Exchange *x);
 /* Bytes that create will take on this rank, for the memory plan. */
 size_t exchange_plan_bytes(const Comm *comm, const Placement *placement, const ExchangeShape *shape);
 

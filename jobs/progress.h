@@ -29,7 +29,4 @@ void progress_update(Progress *p, const ProgressCounts *c);
 /* The last line, always printed unless none. */
 void progress_end(Progress *p, const ProgressCounts *c);
 
-/* Seconds since some fixed point, monotonic. */
-double clock_s(void);
-
 #endif
