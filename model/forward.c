@@ -1,0 +1,247 @@
+/* model/forward.c - one step: embedding, the layers, the final norm of the rows that need logits, and the head.
+ *
+ * Reads only Arch and weights; what a family has of its own is data there. A failure inside the expert layers travels in the
+ * exchange's counts, so that every rank leaves the step together. */
+#include "io/clock.h"
+#include "model/model.h"
+
+#include <string.h>
+
+typedef struct Pass { /* what a step carries from layer to layer */
+    Model *m;
+    const Step *step;
+    int n_rows;  /* rows still running: all, or the wanted ones once the last layer's attention is done */
+    double mark; /* clock at the last lap */
+    Status mine; /* what happened on this rank; err has its message */
+    Err err;
+} Pass;
+
+static void lap(Pass *p, double *sum)
+{
+    double now = clock_s();
+    *sum += now - p->mark;
+    p->mark = now;
+}
+
+static char *at(void *buffer, int64_t values, int act_bytes)
+{
+    return (char *)buffer + values * act_bytes;
+}
+
+/* AttnSeq list of the step for layer's group: all rows, or only the wanted ones. */
+static int list_seqs(const Pass *p, int layer, bool wanted_only, AttnSeq *out)
+{
+    int n = 0, group = p->m->kv.layer_group[layer];
+    for (int i = 0; i < p->step->n_seqs; i++) {
+        const StepSeq *s = &p->step->seqs[i];
+        int rows = wanted_only ? s->n_wanted : s->n_rows, skip = s->n_rows - rows;
+        if (rows > 0)
+            out[n++] = (AttnSeq){s->row + skip, rows, s->pos + skip, s->kv->pages[group]};
+    }
+    return n;
+}
+
+static Status norm_qk(Pass *p, const LayerWeights *w, Err *e)
+{
+    Model *m = p->m;
+    const Arch *a = m->arch;
+    const BackendOps *ops = m->config.ops;
+    int64_t q_width = (int64_t)a->n_heads * a->head_dim, kv_width = (int64_t)a->n_kv_heads * a->head_dim;
+    int64_t stride = q_width + 2 * kv_width;
+    void *k = at(m->qkv, q_width, ops->act_bytes);
+    if (a->qk_norm == QK_NORM_HEAD) {
+        TRY(ops->norm(m->config.backend, m->qkv, m->qkv, w->q_norm, p->n_rows, a->n_heads, a->head_dim, stride, a->eps,
+                      a->norm, e));
+        return ops->norm(m->config.backend, k, k, w->k_norm, p->n_rows, a->n_kv_heads, a->head_dim, stride, a->eps,
+                         a->norm, e);
+    }
+    if (a->qk_norm == QK_NORM_FULL) {
+        TRY(ops->norm(m->config.backend, m->qkv, m->qkv, w->q_norm, p->n_rows, 1, (int)q_width, stride, a->eps,
+                      a->norm, e));
+        return ops->norm(m->config.backend, k, k, w->k_norm, p->n_rows, 1, (int)kv_width, stride, a->eps, a->norm, e);
+    }
+    return ST_OK;
+}
+
+/* Drops the rows that need no logits: of them only the last layer's keys and values mattered. *heads is the attention
+ * output of the rows that stay. */
+static Status keep_wanted(Pass *p, int64_t q_width, void **heads, Err *e)
+{
+    Model *m = p->m;
+    const BackendOps *ops = m->config.ops;
+    int n = 0;
+    for (int i = 0; i < p->step->n_seqs; i++) {
+        const StepSeq *s = &p->step->seqs[i];
+        for (int r = s->n_rows - s->n_wanted; r < s->n_rows; r++)
+            m->wanted[n++] = s->row + r;
+    }
+    if (n == p->n_rows)
+        return ST_OK;
+    /* ffn_out and qkv are free here: the kept rows move there, and hidden changes places with ffn_out. */
+    TRY(ops->gather(m->config.backend, m->ffn_out, m->hidden, m->wanted, n, m->arch->hidden, e));
+    void *swap = m->hidden;
+    m->hidden = m->ffn_out;
+    m->ffn_out = swap;
+    TRY(ops->gather(m->config.backend, m->qkv, m->attn, m->wanted, n, (int)q_width, e));
+    *heads = m->qkv;
+    p->n_rows = n;
+    return ST_OK;
+}
+
+static Status attention(Pass *p, int layer, Err *e)
+{
+    Model *m = p->m;
+    const Arch *a = m->arch;
+    const BackendOps *ops = m->config.ops;
+    Backend *b = m->config.backend;
+    const LayerWeights *w = &m->weights.layers[layer];
+    int64_t q_width = (int64_t)a->n_heads * a->head_dim, kv_width = (int64_t)a->n_kv_heads * a->head_dim;
+    int64_t stride = q_width + 2 * kv_width;
+    AttnSpec spec = {a->n_heads, a->n_kv_heads, a->head_dim, a->attn_scale, a->layers[layer].window, w->sinks};
+    void *pool = kv_layer_pool(&m->kv, layer);
+
+    TRY(ops->norm(b, m->normed, m->hidden, w->attn_norm, p->n_rows, 1, a->hidden, a->hidden, a->eps, a->norm, e));
+    TRY(ops->matmul(b, m->qkv, m->normed, w->qkv, w->qkv_bias, p->n_rows, e));
+    TRY(norm_qk(p, w, e));
+    TRY(ops->rope(b, m->qkv, p->n_rows, stride, a->n_heads + a->n_kv_heads, a->head_dim, p->step->position, &m->rope, e));
+    int n_seqs = list_seqs(p, layer, false, m->seqs);
+    TRY(ops->kv_write(b, pool, at(m->qkv, q_width, ops->act_bytes), at(m->qkv, q_width + kv_width, ops->act_bytes),
+                      stride, m->seqs, n_seqs, &spec, e));
+    bool last = layer == a->n_layers - 1;
+    if (last)
+        n_seqs = list_seqs(p, layer, true, m->seqs);
+    TRY(ops->attention(b, m->attn, m->qkv, stride, pool, m->seqs, n_seqs, &spec, e));
+    void *heads = m->attn;
+    if (last)
+        TRY(keep_wanted(p, q_width, &heads, e));
+    TRY(ops->matmul(b, m->ffn_out, heads, w->o, w->o_bias, p->n_rows, e));
+    return ops->add(b, m->hidden, m->ffn_out, a->residual_scale, (int64_t)p->n_rows * a->hidden, e);
+}
+
+static Status route(Pass *p, int layer, Err *e)
+{
+    Model *m = p->m;
+    const BackendOps *ops = m->config.ops;
+    const LayerWeights *w = &m->weights.layers[layer];
+    const RouterSpec *spec = &m->arch->router;
+    TRY(ops->matmul(m->config.backend, m->router_logits, m->normed, w->router, w->router_bias, p->n_rows, e));
+    TRY(ops->route(m->config.backend, m->expert, m->expert_weight, m->router_logits, p->n_rows, spec, e));
+    int64_t *load = m->expert_load + (int64_t)layer * spec->n_experts;
+    for (int64_t i = 0; i < (int64_t)p->n_rows * spec->top_k; i++)
+        load[m->expert[i]]++;
+    return ST_OK;
+}
+
+/* Collective: what happened on this rank so far goes along, so a failure is known to all when this returns. */
+static Status experts(Pass *p, int layer, Err *e)
+{
+    Model *m = p->m;
+    const Arch *a = m->arch;
+    const BackendOps *ops = m->config.ops;
+    const FfnSpec *spec = &m->weights.layers[layer].experts;
+    int n_rounds = 0, n_local = m->placement.n_local[m->comm->rank];
+    comm_at(m->comm, p->step->number, layer, "dispatch");
+    TRY(exchange_begin(m->exchange, m->normed, m->expert, p->n_rows, p->mine, &n_rounds, e));
+    for (int round = 0; round < n_rounds; round++) {
+        RecvRows recv;
+        TRY(exchange_dispatch(m->exchange, round, &recv, e));
+        lap(p, &m->times.dispatch);
+        if (recv.n_pairs > 0)
+            p->mine = ops->ffn(m->config.backend, recv.out, recv.rows, recv.row_of, recv.first, n_local, spec,
+                               m->scratch, &p->err);
+        lap(p, &m->times.experts);
+        comm_at(m->comm, p->step->number, layer, "combine");
+        TRY(exchange_combine(m->exchange, round, p->mine, e));
+        lap(p, &m->times.combine);
+        comm_at(m->comm, p->step->number, layer, "dispatch");
+    }
+    const void *rows;
+    const int32_t *slot;
+    exchange_results(m->exchange, &rows, &slot);
+    p->mine = ops->combine(m->config.backend, m->ffn_out, rows, slot, m->expert_weight, p->n_rows, a->router.top_k,
+                           a->hidden, &p->err);
+    return ST_OK;
+}
+
+static Status dense_ffn(Pass *p, int layer, Err *e)
+{
+    Model *m = p->m;
+    int32_t first[2] = {0, p->n_rows};
+    return m->config.ops->ffn(m->config.backend, m->ffn_out, m->normed, NULL, first, 1, &m->weights.layers[layer].dense,
+                              m->scratch, e);
+}
+
+/* Everything of a layer up to the exchange, which is this rank's own affair. */
+static Status layer_front(Pass *p, int layer, Err *e)
+{
+    Model *m = p->m;
+    const Arch *a = m->arch;
+    TRY(attention(p, layer, e));
+    TRY(m->config.ops->norm(m->config.backend, m->normed, m->hidden, m->weights.layers[layer].ffn_norm, p->n_rows, 1,
+                            a->hidden, a->hidden, a->eps, a->norm, e));
+    lap(p, &m->times.attention);
+    if (!a->layers[layer].moe)
+        return dense_ffn(p, layer, e);
+    Status st = route(p, layer, e);
+    lap(p, &m->times.router);
+    return st;
+}
+
+static Status layer_back(Pass *p, Err *e)
+{
+    Model *m = p->m;
+    return m->config.ops->add(m->config.backend, m->hidden, m->ffn_out, m->arch->residual_scale,
+                              (int64_t)p->n_rows * m->arch->hidden, e);
+}
+
+/* Fails only when the exchange did, on every rank alike; p->mine is this rank's own outcome. */
+static Status run_layers(Pass *p, Err *e)
+{
+    const Arch *a = p->m->arch;
+    for (int layer = 0; layer < a->n_layers; layer++) {
+        if (p->mine == ST_OK)
+            p->mine = layer_front(p, layer, &p->err);
+        if (a->layers[layer].moe)
+            TRY(experts(p, layer, e));
+        if (p->mine == ST_OK)
+            p->mine = layer_back(p, &p->err);
+    }
+    return ST_OK;
+}
+
+Status model_step(Model *m, const Step *step, Err *e)
+{
+    const Arch *a = m->arch;
+    const BackendOps *ops = m->config.ops;
+    Pass p = {.m = m, .step = step, .n_rows = step->n_rows, .mark = clock_s()};
+    p.mine = ops->embed(m->config.backend, m->hidden, m->weights.embed, step->ids, step->n_rows, a->embed_scale, &p.err);
+    lap(&p, &m->times.embed);
+    Status all = run_layers(&p, e);
+    if (all == ST_OK && p.mine == ST_OK)
+        p.mine = ops->norm(m->config.backend, m->normed, m->hidden, m->weights.final_norm, p.n_rows, 1, a->hidden,
+                           a->hidden, a->eps, a->norm, &p.err);
+    m->n_wanted = p.n_rows;
+    lap(&p, &m->times.head);
+    if (p.mine != ST_OK) { /* its own message says more than the exchange's */
+        *e = p.err;
+        return p.mine;
+    }
+    return all;
+}
+
+Status model_logits(Model *m, int first, int n, const float **out, Err *e)
+{
+    const Arch *a = m->arch;
+    const BackendOps *ops = m->config.ops;
+    double start = clock_s();
+    const void *rows = at(m->normed, (int64_t)first * a->hidden, ops->act_bytes);
+    TRY(ops->matmul(m->config.backend, m->logits, rows, m->weights.head, NULL, n, e));
+    TRY(ops->wait(m->config.backend, e));
+    float *values = m->logits;
+    if (a->logits_scale != 1.0f)
+        for (int64_t i = 0; i < (int64_t)n * a->vocab; i++)
+            values[i] *= a->logits_scale;
+    *out = values;
+    m->times.head += clock_s() - start;
+    return ST_OK;
+}

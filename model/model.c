@@ -1,0 +1,146 @@
+/* model/model.c - loading a model and planning every buffer that its steps use; see model.h. */
+#include "model/model.h"
+
+#include "io/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Plan { /* bytes of each backend buffer */
+    size_t rows, qkv, attn, router, scratch, logits, rope;
+} Plan;
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static Plan plan_buffers(const Model *m, int max_pairs)
+{
+    const Arch *a = m->arch;
+    const BackendOps *ops = m->config.ops;
+    size_t act = (size_t)ops->act_bytes, rows = (size_t)m->config.max_rows;
+    size_t q_width = (size_t)a->n_heads * (size_t)a->head_dim;
+    size_t kv_width = (size_t)a->n_kv_heads * (size_t)a->head_dim;
+    Plan p = {0};
+    p.rows = rows * (size_t)a->hidden * act;
+    p.qkv = rows * (q_width + 2 * kv_width) * act;
+    p.attn = rows * q_width * act;
+    p.router = rows * (size_t)a->router.n_experts * act;
+    if (a->dense_inter > 0)
+        p.scratch = ops->ffn_scratch_bytes(m->config.backend, m->config.max_rows, a->dense_inter);
+    if (a->moe_inter > 0)
+        p.scratch = max_size(p.scratch, ops->ffn_scratch_bytes(m->config.backend, max_pairs, a->moe_inter));
+    p.logits = (size_t)m->logits_rows * (size_t)a->vocab * act;
+    p.rope = (size_t)m->config.max_len * (size_t)a->rope.rotary_dim * sizeof(float);
+    return p;
+}
+
+static Status take(Model *m, size_t bytes, const char *what, void **out, Err *e)
+{
+    m->buffer_bytes += bytes;
+    return m->config.ops->alloc(m->config.backend, max_size(bytes, 64), what, out, e);
+}
+
+static Status take_buffers(Model *m, Err *e)
+{
+    const Arch *a = m->arch;
+    size_t rows = (size_t)m->config.max_rows;
+    Plan p = plan_buffers(m, m->exchange ? exchange_max_pairs(m->exchange) : 0);
+    TRY(take(m, p.rows, "hidden states", &m->hidden, e));
+    TRY(take(m, p.rows, "normed rows", &m->normed, e));
+    TRY(take(m, p.rows, "FFN output", &m->ffn_out, e));
+    TRY(take(m, p.qkv, "queries, keys and values", &m->qkv, e));
+    TRY(take(m, p.attn, "attention output", &m->attn, e));
+    TRY(take(m, p.router, "router logits", &m->router_logits, e));
+    TRY(take(m, p.scratch, "FFN scratch", &m->scratch, e));
+    TRY(take(m, p.logits, "logits", &m->logits, e));
+    void *rope = NULL;
+    TRY(take(m, p.rope, "rope table", &rope, e));
+    m->rope_table = rope;
+
+    size_t top_k = (size_t)(a->router.top_k > 0 ? a->router.top_k : 1);
+    size_t loads = (size_t)a->n_layers * (size_t)(a->router.n_experts > 0 ? a->router.n_experts : 1);
+    m->expert = malloc(rows * top_k * sizeof *m->expert);
+    m->expert_weight = malloc(rows * top_k * sizeof *m->expert_weight);
+    m->wanted = malloc(rows * sizeof *m->wanted);
+    m->seqs = malloc((size_t)m->config.max_seqs * sizeof *m->seqs);
+    m->expert_load = calloc(loads, sizeof *m->expert_load);
+    if (!m->expert || !m->expert_weight || !m->wanted || !m->seqs || !m->expert_load)
+        return err_set(e, ST_MEMORY, "out of memory for the step's tables of %zu rows", rows);
+    return ST_OK;
+}
+
+static Status make_rope(Model *m, Err *e)
+{
+    size_t n = (size_t)m->config.max_len * (size_t)m->arch->rope.rotary_dim;
+    float *table = malloc(n * sizeof *table);
+    if (!table)
+        return err_set(e, ST_MEMORY, "out of memory for a rope table of %d positions", m->config.max_len);
+    rope_fill_table(&m->arch->rope, m->config.max_len, table);
+    Status st = m->config.ops->upload(m->config.backend, m->rope_table, table, n * sizeof *table, e);
+    free(table);
+    m->rope = (RopeSpec){m->rope_table, m->arch->rope.rotary_dim, m->arch->rope.layout};
+    return st;
+}
+
+/* This rank's part of model_create, up to the shared outcome. */
+static Status create_local(Model *m, Err *e)
+{
+    const Arch *a = m->arch;
+    size_t row_bytes = (size_t)a->vocab * (size_t)m->config.ops->act_bytes;
+    size_t rows = m->config.logits_bytes / row_bytes;
+    m->logits_rows = rows < 1 ? 1 : rows > (size_t)m->config.max_rows ? m->config.max_rows : (int)rows;
+    TRY(placement_create(&m->placement, a->router.n_experts, m->comm->size, e));
+    TRY(weights_load(m->config.dir, a, &m->placement, m->comm->rank, m->config.ops, m->config.backend, &m->weights, e));
+    if (a->router.n_experts > 0) {
+        ExchangeShape shape = {a->router.top_k, a->hidden, a->hidden * m->config.ops->act_bytes, m->config.max_rows,
+                               m->config.round_bytes};
+        TRY(exchange_create(&m->exchange, m->comm, &m->placement, &shape, e));
+    }
+    TRY(take_buffers(m, e));
+    TRY(make_rope(m, e));
+    return kv_create(&m->kv, a, m->config.ops, m->config.backend, m->config.kv_bytes, e);
+}
+
+Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Comm *comm, Err *e)
+{
+    *out = NULL;
+    Model *m = calloc(1, sizeof *m);
+    Status st = m ? ST_OK : err_set(e, ST_MEMORY, "out of memory for the model");
+    if (m) {
+        m->arch = arch;
+        m->config = *config;
+        m->comm = comm;
+        st = create_local(m, e);
+    }
+    st = dist_agree(comm, st, e);
+    if (st != ST_OK) {
+        model_destroy(m);
+        return st;
+    }
+    *out = m;
+    return ST_OK;
+}
+
+void model_destroy(Model *m)
+{
+    if (!m)
+        return;
+    const BackendOps *ops = m->config.ops;
+    kv_free(&m->kv);
+    void *buffers[] = {m->hidden, m->normed, m->ffn_out, m->qkv,    m->attn,
+                       m->router_logits, m->scratch, m->logits, m->rope_table};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (buffers[i])
+            ops->release(m->config.backend, buffers[i]);
+    free(m->expert);
+    free(m->expert_weight);
+    free(m->wanted);
+    free(m->seqs);
+    free(m->expert_load);
+    exchange_destroy(m->exchange);
+    weights_free(&m->weights);
+    placement_free(&m->placement);
+    free(m);
+}

@@ -1,0 +1,81 @@
+/* model/model.h - one rank's model: weights, buffers, and the step that runs a batch of rows through every layer.
+ *
+ * model_step is collective in a model with experts: ranks without rows take part with zero counts. */
+#ifndef MB_MODEL_MODEL_H
+#define MB_MODEL_MODEL_H
+
+#include "dist/comm.h"
+#include "dist/exchange.h"
+#include "dist/placement.h"
+#include "model/arch.h"
+#include "model/kv_cache.h"
+#include "model/weights.h"
+
+typedef struct ModelConfig {
+    const char *dir;
+    const BackendOps *ops; /* borrowed, with the backend */
+    Backend *backend;
+    int max_rows;            /* per rank and step */
+    int max_seqs;            /* per rank and step */
+    int max_len;             /* positions of the rope table */
+    size_t kv_bytes;         /* budget of this rank */
+    size_t round_bytes;      /* of the exchange */
+    size_t logits_bytes;     /* of the buffer of logits; at least one row is held */
+} ModelConfig;
+
+typedef struct ModelTimes { /* seconds since creation */
+    double embed, attention, router, dispatch, experts, combine, head;
+} ModelTimes;
+
+typedef struct Model {
+    const Arch *arch;
+    ModelConfig config;
+    Comm *comm;
+    Placement placement;
+    Exchange *exchange; /* NULL in a dense model */
+    Weights weights;
+    KvCache kv;
+    RopeSpec rope;
+    float *rope_table;                                     /* backend memory */
+    void *hidden, *normed, *qkv, *attn, *ffn_out, *scratch; /* act buffers, sized by max_rows */
+    void *router_logits, *logits;
+    float *expert_weight; /* [max_rows, top_k] */
+    int32_t *expert;      /* [max_rows, top_k] */
+    int32_t *wanted;      /* [max_rows] scratch: rows that the last layer keeps */
+    AttnSeq *seqs;        /* [max_seqs] scratch */
+    int n_wanted;
+    int logits_rows;      /* most rows per model_logits */
+    int64_t *expert_load; /* [n_layers * n_experts] tokens routed by this rank */
+    size_t buffer_bytes;
+    ModelTimes times;
+} Model;
+
+/* One sequence's rows of this step. */
+typedef struct StepSeq {
+    int row, n_rows; /* rows row .. row+n_rows-1 of the step */
+    int pos;         /* position of the first */
+    int n_wanted;    /* how many of its last rows need logits */
+    const KvSeq *kv; /* extended to hold them */
+} StepSeq;
+
+typedef struct Step {
+    int64_t number;
+    const int32_t *ids;      /* [n_rows] */
+    const int32_t *position; /* [n_rows] */
+    int n_rows;
+    const StepSeq *seqs; /* in row order, covering all rows */
+    int n_seqs;
+} Step;
+
+/* Collective: loads the shard, plans and takes every buffer. arch and comm are borrowed. On failure *out is NULL. */
+Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Comm *comm, Err *e);
+void model_destroy(Model *m); /* NULL is fine */
+
+/* Collective. Afterwards the wanted rows' final hidden states are held, in row order. ST_COMM: another rank failed, and all
+ * ranks know. Another failure may be known to this rank alone: bring it to the next agreement. */
+Status model_step(Model *m, const Step *step, Err *e);
+/* Logits of wanted rows first .. first+n-1 (n <= logits_rows): host memory [n, vocab], valid until the next call. Not
+ * collective. */
+Status model_logits(Model *m, int first, int n, const float **out, Err *e);
+
+#endif
