@@ -9,6 +9,7 @@
 #include "kernels/backend.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct Family Family;
@@ -65,7 +66,10 @@ typedef struct GenerationDefaults {
 /* Reads DIR/config.json and DIR/generation_config.json. Unknown keys are refused by name as contract.md section 6 says,
  * unless they are among accept[0..n_accept). */
 Status arch_load(const char *dir, const char *const *accept, int n_accept, Arch *out, GenerationDefaults *gen, Err *e);
-void arch_free(Arch *a);
+/* The same from the bytes of the two files; generation NULL: there is none. */
+Status arch_parse(const char *config, size_t config_len, const char *generation, size_t generation_len,
+                  const char *const *accept, int n_accept, Arch *out, GenerationDefaults *gen, Err *e);
+void arch_free(Arch *a); /* all zero is fine, and so is twice */
 
 /* cos and sin for positions 0 .. n_positions-1: table [n_positions, rotary_dim] as RopeSpec wants it. */
 void rope_fill_table(const Rope *rope, int n_positions, float *table);

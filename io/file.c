@@ -1,0 +1,132 @@
+/* io/file.c - see file.h. */
+#include "io/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+Status file_join(char *out, const char *dir, const char *name, Err *e)
+{
+    int n = snprintf(out, FILE_PATH_MAX, "%s/%s", dir, name);
+    if (n < 0 || n >= FILE_PATH_MAX)
+        return err_set(e, ST_USAGE, "path %.100s.../%.100s is longer than %d bytes", dir, name,
+                       FILE_PATH_MAX - 1);
+    return ST_OK;
+}
+
+bool file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/* Opens a regular file for reading; *fd is -1 unless the result is ST_OK. */
+static Status open_regular(const char *path, int *fd, size_t *len, Err *e)
+{
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0)
+        return err_errno(e, "%s", path);
+    Status status = ST_OK;
+    if (fstat(*fd, &st) != 0)
+        status = err_errno(e, "%s", path);
+    else if (!S_ISREG(st.st_mode))
+        status = err_set(e, ST_IO, "%s: not a regular file", path);
+    if (status != ST_OK) {
+        close(*fd);
+        *fd = -1;
+        return status;
+    }
+    *len = (size_t)st.st_size;
+    return ST_OK;
+}
+
+/* Reads len bytes, or fewer where the file ends earlier; -1 and errno on failure. */
+static ssize_t read_all(int fd, char *out, size_t len)
+{
+    size_t at = 0;
+    while (at < len) {
+        ssize_t n = read(fd, out + at, len - at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        if (n == 0)
+            break;
+        at += (size_t)n;
+    }
+    return (ssize_t)at;
+}
+
+Status file_read(const char *path, size_t limit, char **out, size_t *len, Err *e)
+{
+    int fd;
+    size_t bytes;
+    *out = NULL;
+    *len = 0;
+    TRY(open_regular(path, &fd, &bytes, e));
+    Status st = ST_OK;
+    char *text = NULL;
+    if (bytes > limit) {
+        st = err_set(e, ST_INPUT, "%s: %zu bytes, at most %zu expected", path, bytes, limit);
+        goto fail;
+    }
+    text = malloc(bytes + 1);
+    if (!text) {
+        st = err_set(e, ST_MEMORY, "%s: not enough memory for %zu bytes", path, bytes);
+        goto fail;
+    }
+    ssize_t got = read_all(fd, text, bytes);
+    if (got < 0) {
+        st = err_errno(e, "%s", path);
+        goto fail;
+    }
+    text[got] = 0;
+    *out = text;
+    *len = (size_t)got;
+    close(fd);
+    return ST_OK;
+fail:
+    free(text);
+    close(fd);
+    return st;
+}
+
+Status file_map(const char *path, FileMap *out, Err *e)
+{
+    int fd;
+    *out = (FileMap){0};
+    TRY(open_regular(path, &fd, &out->len, e));
+    Status st = ST_OK;
+    if (out->len > 0) {
+        void *p = mmap(NULL, out->len, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            st = err_errno(e, "%s: mapping %zu bytes", path, out->len);
+        else
+            out->data = p;
+    }
+    close(fd); /* the mapping keeps the file */
+    if (st != ST_OK)
+        out->len = 0;
+    return st;
+}
+
+void file_unmap(FileMap *m)
+{
+    if (m->data)
+        munmap((void *)(uintptr_t)m->data, m->len);
+    *m = (FileMap){0};
+}
+
+void file_will_need(const uint8_t *bytes, size_t len)
+{
+    if (len == 0)
+        return;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t start = (uintptr_t)bytes & ~(page - 1);
+    posix_madvise((void *)start, (uintptr_t)bytes + len - start, POSIX_MADV_WILLNEED);
+}

@@ -1,0 +1,36 @@
+/* io/file.h - whole files: read into memory, or mapped read-only. */
+#ifndef MB_IO_FILE_H
+#define MB_IO_FILE_H
+
+#include "io/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { FILE_PATH_MAX = 4096 };
+
+/* DIR/NAME in out[FILE_PATH_MAX]; ST_USAGE when it does not fit. */
+Status file_join(char *out, const char *dir, const char *name, Err *e);
+
+/* True when path names a regular file (or a link to one). */
+bool file_exists(const char *path);
+
+/* Reads a regular file of at most limit bytes. *out is NUL-terminated (the NUL is not counted in
+ * *len) and belongs to the caller, who frees it. Messages name the path. */
+Status file_read(const char *path, size_t limit, char **out, size_t *len, Err *e);
+
+/* A regular file seen through read-only pages: only what is touched is read. Whoever shortens the
+ * file meanwhile ends the process with SIGBUS; checkpoints are not rewritten in place. */
+typedef struct FileMap {
+    const uint8_t *data; /* NULL: empty file, or none */
+    size_t len;
+} FileMap;
+Status file_map(const char *path, FileMap *out, Err *e);
+void file_unmap(FileMap *m); /* all zero is fine, and so is twice */
+
+/* Tells the system that bytes[0..len) of a mapped file are wanted soon and in order. Only a hint.
+ */
+void file_will_need(const uint8_t *bytes, size_t len);
+
+#endif

@@ -1,1 +1,0 @@
-typedef int model_placeholder;

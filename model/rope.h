@@ -1,0 +1,19 @@
+/* model/rope.h - inverse frequencies of rotary embedding from a configuration, old and new key
+ * style. */
+#ifndef MB_MODEL_ROPE_H
+#define MB_MODEL_ROPE_H
+
+#include "model/arch.h"
+
+#include <cjson/cJSON.h>
+
+/* The keys of configurations that rope_parse reads, NULL-terminated, for config_check_keys. */
+extern const char *const rope_keys[];
+
+/* Reads rope_parameters, or else rope_theta and rope_scaling; theta where neither gives one. Types
+ * default, linear, yarn and llama3, which are one table for all lengths; others are refused by
+ * name. Fills in out but for the layout; out->inv_freq belongs to the caller, who frees it. */
+Status rope_parse(const cJSON *config, int head_dim, int max_positions, double theta, Rope *out,
+                  Err *e);
+
+#endif
