@@ -3,7 +3,8 @@
  * One layer: begin, then for each round dispatch, the experts' work, combine; then results. A row travels once to
  * each rank that owns at least one of its experts. Each (token, slot) result travels home as a vector of its own;
  * weighting and summing happen at home only, in slot order (BackendOps.combine), so the bits do not depend on the
- * number of ranks, on placement or on rounds. Rows that stay at home are not copied. */
+ * number of ranks, on placement or on rounds. Alone, a rank's rows are not copied at all; with several ranks, rows
+ * that stay at home are copied once, unless the caller has put them into exchange_home_rows. */
 #ifndef MB_DIST_EXCHANGE_H
 #define MB_DIST_EXCHANGE_H
 
@@ -17,7 +18,8 @@ typedef struct ExchangeShape {
     int hidden;         /* values per row */
     int row_bytes;      /* hidden * the backend's act_bytes */
     int max_tokens;     /* per rank and step; home buffers are sized from it, once */
-    size_t round_bytes; /* most that a rank receives in one round of dispatch or combine (rows, or results) */
+    size_t round_bytes; /* most that a rank receives in one round of dispatch or combine (rows, or results); where it
+                           is too small for one token from each other rank, that is what a round moves */
 } ExchangeShape;
 
 typedef struct RecvRows {
@@ -29,25 +31,30 @@ typedef struct RecvRows {
     void *out;             /* [n_pairs, hidden] act: the experts' results go here before exchange_combine */
 } RecvRows;                /* borrowed: valid until the round's combine returns */
 
-/* Not collective in memory, but every rank must make one with the same shape. comm and placement are borrowed and
- * must outlive it. */
+/* Not collective, but every rank must make one with the same shape. comm and placement are borrowed and must outlive
+ * it. All memory is taken here. */
 Status exchange_create(Exchange **out, Comm *comm, const Placement *placement, const ExchangeShape *shape, Err *e);
 void exchange_destroy(Exchange *x); /* NULL is fine */
 /* Most pairs that one round's RecvRows can hold: what the experts' scratch is sized by. */
 int exchange_max_pairs(const Exchange *x);
 /* Bytes that create will take on this rank, for the memory plan. */
 size_t exchange_plan_bytes(const Comm *comm, const Placement *placement, const ExchangeShape *shape);
+/* [max_tokens, row_bytes] where a caller may put the rows that it gives to begin, which saves a copy of those that stay
+ * at home. NULL when there is one rank: nothing is copied then. */
+void *exchange_home_rows(Exchange *x);
 
 /* Collective: swaps counts and agrees on *n_rounds (>= 1 when any rank has tokens).
  *   rows    [n_tokens, hidden] act, unchanged until exchange_results was used
  *   expert  [n_tokens, top_k] 0 .. n_experts-1, or -1 for a choice the router dropped
- *   mine    ST_OK, or this rank's failure: then every rank returns ST_COMM here, together, and none is left waiting;
- *           the caller then calls dist_agree with its own outcome to learn the message. */
+ *   mine    ST_OK, or this rank's failure: then every rank returns ST_COMM here, together, and none is left waiting.
+ *           The failing rank's *e stays as it is. The caller then calls dist_agree, with its own failure where it has
+ *           one and else with what begin returned, to learn the message.
+ * A choice that is not an expert, or more tokens than planned, fails in the same way, and returns ST_INPUT here. */
 Status exchange_begin(Exchange *x, const void *rows, const int32_t *expert, int n_tokens, Status mine, int *n_rounds,
                       Err *e);
 /* Collective. round = 0 .. n_rounds-1, in order. */
 Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e);
-/* Collective: results of this round go home. mine as in begin. */
+/* Collective: results of this round go home. mine as in begin (the experts failed); its news cost one 4-byte allreduce. */
 Status exchange_combine(Exchange *x, int round, Status mine, Err *e);
 /* The results at home: rows [*, hidden] act and slot [n_tokens, top_k] -> row, -1 for a dropped choice. Borrowed until
  * the next begin. */
@@ -55,8 +62,8 @@ void exchange_results(const Exchange *x, const void **rows, const int32_t **slot
 
 /* Since create: bytes sent to other ranks by this rank. */
 typedef struct ExchangeStats {
-    int64_t dispatch_bytes, combine_bytes, n_rounds;
-    double wait_s; /* in the collectives */
+    int64_t dispatch_bytes, combine_bytes, n_rounds; /* rows only, not the counts and choices */
+    double wait_s;                                   /* in the collectives */
 } ExchangeStats;
 ExchangeStats exchange_stats(const Exchange *x);
 

@@ -30,8 +30,6 @@ struct Watchdog {
     const char *_Atomic name;
     const char *_Atomic collective;
 
-    int64_t waited_ns; /* the waiting thread's own */
-
     bool running;
     bool stop; /* under lock */
     pthread_t thread;
@@ -183,14 +181,9 @@ void watchdog_enter(Watchdog *w, const char *collective)
     atomic_store_explicit(&w->since_ns, now_ns(), memory_order_release);
 }
 
-void watchdog_leave(Watchdog *w)
+double watchdog_leave(Watchdog *w)
 {
     int64_t since = atomic_load_explicit(&w->since_ns, memory_order_relaxed);
-    w->waited_ns += now_ns() - since;
     atomic_store_explicit(&w->since_ns, 0, memory_order_release);
-}
-
-double watchdog_waited_s(const Watchdog *w)
-{
-    return (double)w->waited_ns / 1e9;
+    return (double)(now_ns() - since) / 1e9;
 }

@@ -26,8 +26,7 @@ void watchdog_at(Watchdog *w, int64_t step, int layer, const char *name);
 /* Around each call that waits for other ranks. collective: static storage. Only the thread that
  * owns the Comm calls them; they do not nest. */
 void watchdog_enter(Watchdog *w, const char *collective);
-void watchdog_leave(Watchdog *w);
-/* Seconds spent between enter and leave so far. */
-double watchdog_waited_s(const Watchdog *w);
+/* Returns the seconds since enter. */
+double watchdog_leave(Watchdog *w);
 
 #endif

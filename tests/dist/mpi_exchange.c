@@ -1,0 +1,334 @@
+/* tests/dist/mpi_exchange.c - random routings: every result is the serial answer bit for bit, every
+ * row travels once to each rank that needs it, and a rank that fails takes all the others along. */
+#include "dist/exchange.h"
+#include "dist/placement.h"
+#include "tests/support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum Routing { RANDOM, ONE_EXPERT, DROPPED, DUPLICATES, ALL_DROPPED } Routing;
+
+static const struct {
+    const char *name;
+    int experts, top_k, hidden, max_tokens;
+    size_t round_bytes;
+    Routing routing;
+    int only_rank; /* the one rank with tokens; -1: all of them */
+} cases[] = {
+    {"even", 8, 2, 16, 12, 1 << 20, RANDOM, -1},
+    {"odd sizes", 7, 3, 13, 17, 1 << 20, RANDOM, -1},
+    {"one token", 8, 4, 5, 1, 1 << 20, RANDOM, -1},
+    {"top 1", 5, 1, 9, 33, 1 << 20, RANDOM, -1},
+    {"every expert for every token", 4, 4, 3, 11, 1 << 20, RANDOM, -1},
+    {"one expert", 1, 1, 4, 9, 1 << 20, RANDOM, -1},
+    {"more ranks than experts", 2, 2, 7, 10, 1 << 20, RANDOM, -1},
+    {"all tokens to one expert", 8, 1, 6, 40, 1 << 20, ONE_EXPERT, -1},
+    {"dropped choices", 6, 3, 8, 21, 1 << 20, DROPPED, -1},
+    {"every choice dropped", 6, 3, 8, 5, 1 << 20, ALL_DROPPED, -1},
+    {"the same expert twice", 3, 4, 10, 15, 1 << 20, DUPLICATES, -1},
+    {"only rank 0 has tokens", 8, 2, 12, 19, 1 << 20, RANDOM, 0},
+    {"only the last rank has tokens", 8, 2, 12, 19, 1 << 20, RANDOM, -2},
+    {"nobody has tokens", 8, 2, 12, 19, 1 << 20, RANDOM, 99},
+    {"many rounds", 8, 2, 16, 50, 300, RANDOM, -1},
+    {"a row a round", 7, 3, 13, 23, 1, RANDOM, -1},
+    {"many rounds to one expert", 8, 2, 16, 50, 200, ONE_EXPERT, -1},
+    {"many rounds, dropped and twice", 5, 4, 11, 31, 500, DUPLICATES, -1},
+    {"many rounds from one rank", 8, 4, 16, 40, 256, RANDOM, 0},
+    {"wide rows", 16, 4, 2880, 37, 100000, RANDOM, -1},
+};
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static void fill_row(int32_t *row, int hidden, int rank, int step, int token)
+{
+    uint64_t seed = mix((uint64_t)rank << 40 | (uint64_t)step << 24 | (uint64_t)token);
+    for (int i = 0; i < hidden; i++)
+        row[i] = (int32_t)mix(seed + (uint64_t)i);
+}
+
+/* The "expert": any function of the expert's number and the row's bytes. */
+static void apply(int32_t *out, const int32_t *row, int hidden, int expert)
+{
+    uint32_t carry = (uint32_t)expert * 2654435761u;
+    for (int i = 0; i < hidden; i++) {
+        carry = carry * 31 + (uint32_t)row[i];
+        out[i] = (int32_t)(carry ^ (uint32_t)expert);
+    }
+}
+
+static int32_t choose(Routing routing, int experts, int rank, int step, int token, int slot)
+{
+    uint64_t r =
+        mix(mix((uint64_t)rank * 1000003 + (uint64_t)step) + (uint64_t)token * 64 + (uint64_t)slot);
+    switch (routing) {
+    case RANDOM: /* different experts in one token's slots: a random start and an odd walk */
+        r = mix(mix((uint64_t)rank * 1000003 + (uint64_t)step) + (uint64_t)token * 64);
+        return (int32_t)((r + (uint64_t)slot) % (uint64_t)experts);
+    case ONE_EXPERT:
+        return slot == 0 ? experts - 1 : -1;
+    case DROPPED:
+        return r % 3 == 0 ? -1 : (int32_t)(r / 3 % (uint64_t)experts);
+    case DUPLICATES:
+        return r % 5 == 0 ? -1 : (int32_t)(r / 5 % (uint64_t)experts);
+    case ALL_DROPPED:
+        break;
+    }
+    return -1;
+}
+
+static int tokens_of(size_t i, const Comm *c, int rank, int step)
+{
+    int only = cases[i].only_rank == -2 ? c->size - 1 : cases[i].only_rank;
+    if (only >= 0 && only != rank)
+        return 0;
+    if (step == 0)
+        return cases[i].max_tokens;
+    return (int)(mix((uint64_t)rank * 77 + (uint64_t)step) % (uint64_t)(cases[i].max_tokens + 1));
+}
+
+/* The pairs of a round are grouped by expert and, within one, come in order of source and token.
+ * Rows hold no source, so this looks at the owner's own: they must ascend. */
+static int check_groups(const char *name, const RecvRows *recv, int n_local, int max_tokens)
+{
+    int failed =
+        check_int(name, recv->first[0], 0) + check_int(name, recv->first[n_local], recv->n_pairs);
+    int wrong = 0;
+    for (int x = 0; x < n_local; x++) {
+        wrong += recv->first[x] > recv->first[x + 1];
+        int own = -1, received = -1;
+        for (int p = recv->first[x]; p < recv->first[x + 1]; p++) {
+            int *last = recv->row_of[p] < max_tokens ? &own : &received;
+            wrong += recv->row_of[p] < *last;
+            *last = recv->row_of[p];
+        }
+    }
+    return failed + check_int(name, wrong, 0);
+}
+
+/* Rows that arrived in a round stay within round_bytes, or within one token of each other rank. */
+static int check_limit(const char *name, const RecvRows *recv, int size, const ExchangeShape *shape)
+{
+    int received = 0;
+    for (int p = 0; p < recv->n_pairs; p++)
+        if (recv->row_of[p] >= shape->max_tokens + received)
+            received = recv->row_of[p] - shape->max_tokens + 1;
+    size_t least = (size_t)(size - 1) * (size_t)shape->top_k * (size_t)shape->row_bytes;
+    size_t limit = shape->round_bytes > least ? shape->round_bytes : least;
+    return check_true(name, (size_t)received * (size_t)shape->row_bytes <= limit);
+}
+
+static void run_experts(const Placement *place, int rank, int hidden, RecvRows *recv)
+{
+    const int32_t *rows = recv->rows;
+    int32_t *out = recv->out;
+    for (int x = 0; x < place->n_local[rank]; x++)
+        for (int p = recv->first[x]; p < recv->first[x + 1]; p++)
+            apply(out + (size_t)p * (size_t)hidden, rows + (size_t)recv->row_of[p] * (size_t)hidden,
+                  hidden, placement_expert(place, rank, x));
+}
+
+static int check_results(const char *name, const Exchange *x, const int32_t *rows,
+                         const int32_t *expert, int n_tokens, int top_k, int hidden)
+{
+    const void *got_rows;
+    const int32_t *slot;
+    exchange_results(x, &got_rows, &slot);
+    int32_t want[4096];
+    int wrong = 0;
+    for (int i = 0; i < n_tokens * top_k; i++) {
+        if (expert[i] < 0) {
+            wrong += slot[i] != -1;
+            continue;
+        }
+        apply(want, rows + (size_t)(i / top_k) * (size_t)hidden, hidden, expert[i]);
+        wrong += slot[i] < 0 || memcmp((const int32_t *)got_rows + (size_t)slot[i] * (size_t)hidden,
+                                       want, (size_t)hidden * sizeof *want) != 0;
+    }
+    return check_int(name, wrong, 0);
+}
+
+/* What must have been sent: a row once to each other rank with an expert of it, a result for each
+ * pair. */
+static void expect_bytes(const Placement *place, int rank, const int32_t *expert, int n_tokens,
+                         int top_k, int64_t *rows, int64_t *results)
+{
+    for (int t = 0; t < n_tokens; t++)
+        for (int d = 0; d < place->n_ranks; d++) {
+            int pairs = 0;
+            for (int s = 0; s < top_k; s++)
+                pairs += expert[t * top_k + s] >= 0 && place->owner[expert[t * top_k + s]] == d;
+            *rows += pairs > 0 && d != rank;
+            results[d] += d != rank ? pairs : 0;
+        }
+}
+
+static int run_case(size_t i, Comm *c, bool in_place)
+{
+    const char *name = cases[i].name;
+    int failed = 0, hidden = cases[i].hidden, top_k = cases[i].top_k,
+        max_tokens = cases[i].max_tokens;
+    ExchangeShape shape = {top_k, hidden, hidden * 4, max_tokens, cases[i].round_bytes};
+    Err e = {0};
+    Placement place;
+    Exchange *x = NULL;
+    if (placement_create(&place, cases[i].experts, c->size, &e) != ST_OK ||
+        exchange_create(&x, c, &place, &shape, &e) != ST_OK)
+        return check_true(e.text, false);
+    failed += check_true(name, exchange_plan_bytes(c, &place, &shape) > 0);
+
+    int32_t *own = calloc((size_t)max_tokens * (size_t)hidden, 4);
+    int32_t *rows = in_place && c->size > 1 ? exchange_home_rows(x) : own;
+    int32_t *expert = calloc((size_t)max_tokens * (size_t)top_k, 4);
+    int64_t *results = calloc((size_t)c->size, sizeof *results);
+    if (!own || !expert || !results)
+        return check_true("memory for the test", false);
+    int64_t want_rows = 0, n_rounds_seen = 0;
+    for (int step = 0; step < 4; step++) {
+        int n_tokens = tokens_of(i, c, c->rank, step), n_rounds = -1, most = 0;
+        for (int r = 0; r < c->size; r++)
+            most = tokens_of(i, c, r, step) > most ? tokens_of(i, c, r, step) : most;
+        for (int t = 0; t < n_tokens; t++) {
+            fill_row(rows + (size_t)t * (size_t)hidden, hidden, c->rank, step, t);
+            for (int s = 0; s < top_k; s++)
+                expert[t * top_k + s] =
+                    choose(cases[i].routing, cases[i].experts, c->rank, step, t, s);
+        }
+        failed +=
+            check_int(name, exchange_begin(x, rows, expert, n_tokens, ST_OK, &n_rounds, &e), ST_OK);
+        failed += check_true(name, most == 0 ? n_rounds == 0 : n_rounds >= 1);
+        for (int round = 0; round < n_rounds; round++) {
+            RecvRows recv;
+            failed += check_int(name, exchange_dispatch(x, round, &recv, &e), ST_OK);
+            failed += check_groups(name, &recv, place.n_local[c->rank], max_tokens);
+            failed += check_limit(name, &recv, c->size, &shape);
+            run_experts(&place, c->rank, hidden, &recv);
+            failed += check_int(name, exchange_combine(x, round, ST_OK, &e), ST_OK);
+        }
+        failed += check_results(name, x, rows, expert, n_tokens, top_k, hidden);
+        expect_bytes(&place, c->rank, expert, n_tokens, top_k, &want_rows, results);
+        n_rounds_seen += n_rounds;
+    }
+    ExchangeStats stats = exchange_stats(x);
+    failed += check_int(name, comm_sum_int64(c, results, c->size, &e), ST_OK);
+    failed += check_int(name, stats.dispatch_bytes, want_rows * hidden * 4);
+    failed += check_int(name, stats.combine_bytes, results[c->rank] * hidden * 4);
+    failed += check_int(name, stats.n_rounds, n_rounds_seen);
+    if (c->size > 1 && strncmp(name, "many rounds", 11) == 0)
+        failed += check_true("it took many rounds", n_rounds_seen > 8);
+    exchange_destroy(x);
+    placement_free(&place);
+    free(own);
+    free(expert);
+    free(results);
+    return failed;
+}
+
+/* The last rank fails in begin, or in the first combine; all leave together and learn the same
+ * message. A later step works as if nothing had happened. */
+static int check_failure(Comm *c, bool in_begin, bool bad_choice)
+{
+    const char *name = bad_choice ? "no such expert"
+                       : in_begin ? "failure in begin"
+                                  : "failure in combine";
+    ExchangeShape shape = {2, 4, 16, 5, 64};
+    Err e = {0};
+    Placement place;
+    Exchange *x = NULL;
+    if (placement_create(&place, 3, c->size, &e) != ST_OK ||
+        exchange_create(&x, c, &place, &shape, &e) != ST_OK)
+        return check_true(e.text, false);
+    int32_t rows[5 * 4], expert[5 * 2];
+    int failed = 0, last = c->size - 1;
+    for (int step = 0; step < 2; step++) {
+        bool fails = step == 0 && c->rank == last;
+        for (int t = 0; t < 5; t++) {
+            fill_row(rows + t * 4, 4, c->rank, step, t);
+            for (int s = 0; s < 2; s++)
+                expert[t * 2 + s] = choose(RANDOM, 3, c->rank, step, t, s);
+        }
+        if (fails && bad_choice)
+            expert[7] = 3;
+        Status mine = fails && !bad_choice ? ST_IO : ST_OK, st = ST_OK;
+        if (mine != ST_OK)
+            err_set(&e, ST_IO, "disk of rank %d", c->rank);
+        int n_rounds = 0;
+        st = exchange_begin(x, rows, expert, 5, in_begin ? mine : ST_OK, &n_rounds, &e);
+        for (int round = 0; round < n_rounds && st == ST_OK; round++) {
+            RecvRows recv;
+            st = exchange_dispatch(x, round, &recv, &e);
+            run_experts(&place, c->rank, 4, &recv);
+            if (st == ST_OK)
+                st = exchange_combine(x, round, mine, &e);
+        }
+        if (step == 1) {
+            failed += check_int(name, st, ST_OK);
+            failed += check_results(name, x, rows, expert, 5, 2, 4);
+            continue;
+        }
+        failed += check_int(name, st, fails && bad_choice ? ST_INPUT : ST_COMM);
+        failed += check_int(name, dist_agree(c, mine != ST_OK ? mine : st, &e),
+                            bad_choice ? ST_INPUT : ST_IO);
+        failed += check_int(name, e.rank, last);
+        char text[32];
+        snprintf(text, sizeof text, "disk of rank %d", last);
+        failed += check_has(name, e.text, bad_choice ? "token 3 chose expert 3 of 3" : text);
+    }
+    exchange_destroy(x);
+    placement_free(&place);
+    return failed;
+}
+
+static int check_refusals(Comm *c)
+{
+    Err e = {0};
+    Placement place;
+    Exchange *x = NULL;
+    if (placement_create(&place, 4, c->size, &e) != ST_OK)
+        return check_true(e.text, false);
+    ExchangeShape no_tokens = {2, 4, 16, 0, 64}, too_many = {64, 4, 16, 1 << 26, 64};
+    int failed = check_int("no tokens", exchange_create(&x, c, &place, &no_tokens, &e), ST_USAGE);
+    failed += check_int("too many", exchange_create(&x, c, &place, &too_many, &e), ST_USAGE);
+    placement_free(&place);
+    if (placement_create(&place, 4, c->size + 1, &e) != ST_OK)
+        return check_true(e.text, false);
+    ExchangeShape good = {2, 4, 16, 8, 64};
+    failed +=
+        check_int("another job's placement", exchange_create(&x, c, &place, &good, &e), ST_USAGE);
+    placement_free(&place);
+    exchange_destroy(NULL);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    Comm c;
+    Err e = {0};
+    if (comm_start(&argc, &argv, &c, &e) != ST_OK || comm_watch(&c, 60, NULL, NULL, &e) != ST_OK) {
+        fprintf(stderr, "%s\n", e.text);
+        return 1;
+    }
+    int failed = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        comm_at(&c, (int64_t)i, -1, cases[i].name);
+        failed += run_case(i, &c, false);
+        failed += run_case(i, &c, true);
+    }
+    failed += check_failure(&c, true, false);
+    failed += check_failure(&c, false, false);
+    failed += check_failure(&c, false, true);
+    failed += check_refusals(&c);
+    int64_t total = failed;
+    if (comm_sum_int64(&c, &total, 1, &e) != ST_OK)
+        total = 1;
+    comm_end(&c);
+    return test_result((int)total);
+}
