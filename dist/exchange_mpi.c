@@ -144,6 +144,11 @@ void exchange_destroy(Exchange *x)
     free(x);
 }
 
+int exchange_max_pairs(const Exchange *x)
+{
+    return x->plan.n_local ? x->plan.size * x->plan.window_pairs : 0;
+}
+
 void *exchange_home_rows(Exchange *x)
 {
     return x->home_rows;

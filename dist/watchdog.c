@@ -2,6 +2,7 @@
 #include "dist/watchdog.h"
 
 #include "dist/comm_mpi.h"
+#include "io/clock.h"
 
 #include <errno.h>
 #include <math.h>
@@ -18,13 +19,13 @@ enum { LAST_RESORT_S = 10 }; /* how long MPI_Abort may take before the process j
 
 struct Watchdog {
     const Comm *comm;
-    int64_t limit_ns;
+    double limit_s;
     void (*hook)(void *ctx);
     void *ctx;
 
     /* Written by the waiting thread, read by the watching one. Each is a value of its own: a
      * message that mixes two neighbouring places would still name the collective that hangs. */
-    _Atomic int64_t since_ns; /* 0: not waiting */
+    _Atomic double since_s; /* 0: not waiting */
     _Atomic int64_t step;
     _Atomic int layer;
     const char *_Atomic name;
@@ -36,13 +37,6 @@ struct Watchdog {
     pthread_mutex_t lock;
     pthread_cond_t wake;
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 Status watchdog_create(Watchdog **out, const Comm *comm, Err *e)
 {
@@ -126,18 +120,17 @@ static void give_up(Watchdog *w, double waited_s)
 static void *watch(void *arg)
 {
     Watchdog *w = arg;
-    int64_t nap_ns = w->limit_ns / 8;
-    if (nap_ns > 1000000000)
-        nap_ns = 1000000000;
-    if (nap_ns < 1000000)
-        nap_ns = 1000000;
+    double nap_s = fmax(fmin(w->limit_s / 8, 1), 1e-3);
     pthread_mutex_lock(&w->lock);
     while (!w->stop) {
-        int64_t now = now_ns(), since = atomic_load(&w->since_ns);
-        if (since != 0 && now - since >= w->limit_ns)
-            give_up(w, (double)(now - since) / 1e9);
-        int64_t until = now + nap_ns;
-        struct timespec t = {until / 1000000000, until % 1000000000};
+        double now_s = clock_s(), since_s = atomic_load(&w->since_s);
+        if (since_s != 0 && now_s - since_s >= w->limit_s)
+            give_up(w, now_s - since_s);
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        t.tv_nsec += (long)(nap_s * 999999999);
+        t.tv_sec += t.tv_nsec / 1000000000;
+        t.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&w->wake, &w->lock, &t);
     }
     pthread_mutex_unlock(&w->lock);
@@ -149,7 +142,7 @@ Status watchdog_run(Watchdog *w, double seconds, void (*hook)(void *ctx), void *
     stop_thread(w);
     if (!(seconds > 0) || w->comm->size <= 1)
         return ST_OK;
-    w->limit_ns = (int64_t)(fmin(seconds, 1e9) * 1e9);
+    w->limit_s = seconds;
     w->hook = hook;
     w->ctx = ctx;
     w->stop = false;
@@ -178,12 +171,12 @@ void watchdog_at(Watchdog *w, int64_t step, int layer, const char *name)
 void watchdog_enter(Watchdog *w, const char *collective)
 {
     atomic_store_explicit(&w->collective, collective, memory_order_relaxed);
-    atomic_store_explicit(&w->since_ns, now_ns(), memory_order_release);
+    atomic_store_explicit(&w->since_s, clock_s(), memory_order_release);
 }
 
 double watchdog_leave(Watchdog *w)
 {
-    int64_t since = atomic_load_explicit(&w->since_ns, memory_order_relaxed);
-    atomic_store_explicit(&w->since_ns, 0, memory_order_release);
-    return (double)(now_ns() - since) / 1e9;
+    double since_s = atomic_load_explicit(&w->since_s, memory_order_relaxed);
+    atomic_store_explicit(&w->since_s, 0, memory_order_release);
+    return clock_s() - since_s;
 }
