@@ -99,6 +99,7 @@ typedef struct Row {
     int n_prompts;
     Choice *choices; /* [n_prompts * params.n] */
     int n_choices, n_finished;
+    float *logits; /* [prompt ids, vocab] of a one-prompt row, from malloc, freed with the row; NULL: not kept */
     RowError error;
 } Row;
 
