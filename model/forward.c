@@ -209,18 +209,20 @@ static Status run_layers(Pass *p, Err *e)
     return ST_OK;
 }
 
-Status model_step(Model *m, const Step *step, Err *e)
+Status model_step(Model *m, const Step *step, bool *all_know, Err *e)
 {
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
-    Pass p = {.m = m, .step = step, .n_rows = step->n_rows, .mark = clock_s()};
-    p.mine = ops->embed(m->config.backend, m->hidden, m->weights.embed, step->ids, step->n_rows, a->embed_scale, &p.err);
+    Pass p = {.m = m, .step = step, .n_rows = step->n_rows, .mark = clock_s(), .mine = step->mine, .err = *e};
+    if (p.mine == ST_OK)
+        p.mine = ops->embed(m->config.backend, m->hidden, m->weights.embed, step->ids, step->n_rows, a->embed_scale,
+                            &p.err);
     lap(&p, &m->times.embed);
     Status all = run_layers(&p, e);
     if (all == ST_OK && p.mine == ST_OK)
         p.mine = ops->norm(m->config.backend, m->normed, m->hidden, m->weights.final_norm, p.n_rows, 1, a->hidden,
                            a->hidden, a->eps, a->norm, &p.err);
-    m->n_wanted = p.n_rows;
+    *all_know = all != ST_OK;
     lap(&p, &m->times.head);
     if (p.mine != ST_OK) { /* its own message says more than the exchange's */
         *e = p.err;

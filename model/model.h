@@ -43,7 +43,6 @@ typedef struct Model {
     int32_t *expert;      /* [max_rows, top_k] */
     int32_t *wanted;      /* [max_rows] scratch: rows that the last layer keeps */
     AttnSeq *seqs;        /* [max_seqs] scratch */
-    int n_wanted;
     int logits_rows;      /* most rows per model_logits */
     int64_t *expert_load; /* [n_layers * n_experts] tokens routed by this rank */
     size_t buffer_bytes;
@@ -65,15 +64,17 @@ typedef struct Step {
     int n_rows;
     const StepSeq *seqs; /* in row order, covering all rows */
     int n_seqs;
+    Status mine; /* not ST_OK: this rank failed before the step, computes nothing, and tells the others */
 } Step;
 
 /* Collective: loads the shard, plans and takes every buffer. arch and comm are borrowed. On failure *out is NULL. */
 Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Comm *comm, Err *e);
 void model_destroy(Model *m); /* NULL is fine */
 
-/* Collective. Afterwards the wanted rows' final hidden states are held, in row order. ST_COMM: another rank failed, and all
- * ranks know. Another failure may be known to this rank alone: bring it to the next agreement. */
-Status model_step(Model *m, const Step *step, Err *e);
+/* Collective. Afterwards the wanted rows' final hidden states are held, in row order. On failure *e is this rank's message (it
+ * is also read, where step->mine says that this rank failed before). *all_know: every rank returned a failure from
+ * this step; else it may be known to this rank alone, which brings it to the next agreement. */
+Status model_step(Model *m, const Step *step, bool *all_know, Err *e);
 /* Logits of wanted rows first .. first+n-1 (n <= logits_rows): host memory [n, vocab], valid until the next call. Not
  * collective. */
 Status model_logits(Model *m, int first, int n, const float **out, Err *e);
