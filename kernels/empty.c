@@ -1,1 +1,0 @@
-typedef int kernels_placeholder;
