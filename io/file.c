@@ -65,7 +65,7 @@ static ssize_t read_all(int fd, char *out, size_t len)
 Status file_read(const char *path, size_t limit, char **out, size_t *len, Err *e)
 {
     int fd;
-    size_t bytes;
+    size_t bytes = 0;
     *out = NULL;
     *len = 0;
     TRY(open_regular(path, &fd, &bytes, e));
