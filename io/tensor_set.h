@@ -1,0 +1,35 @@
+/* io/tensor_set.h - every tensor of a checkpoint directory, over all of its parts. */
+#ifndef MB_IO_TENSOR_SET_H
+#define MB_IO_TENSOR_SET_H
+
+#include "io/file.h"
+#include "io/name_table.h"
+#include "io/safetensors.h"
+
+typedef struct TensorPart {
+    const char *name; /* file name without directory */
+    FileMap map;
+    SafeTensors header;
+} TensorPart;
+
+typedef struct TensorSet {
+    const char *list_name; /* the file to blame for a tensor that is nowhere: the index, or the
+                              single part */
+    TensorPart *parts;
+    int n_parts;
+    const TensorEntry **entries; /* [n] all tensors; part tells where each lies */
+    int n;
+    NameTable names; /* of entries, in the same order */
+    Arena arena;     /* names of parts */
+} TensorSet;
+
+/* Maps DIR/model.safetensors, or the parts of DIR/model.safetensors.index.json, read-only. With an
+ * index, it must list exactly what the parts hold, and parts must lie in DIR. Headers are read,
+ * data is not. Messages name file and tensor. */
+Status tensor_set_open(const char *dir, TensorSet *out, Err *e);
+void tensor_set_close(TensorSet *s); /* all zero is fine, and so is twice */
+const TensorEntry *tensor_set_find(const TensorSet *s, const char *name); /* NULL: not there */
+/* The file name of the part that holds t. */
+const char *tensor_set_file(const TensorSet *s, const TensorEntry *t);
+
+#endif
