@@ -163,7 +163,12 @@ Status tensor_set_open(const char *dir, TensorSet *out, Err *e)
     TRY_GOTO(file_join(path, dir, INDEX, e));
     bool sharded = file_exists(path);
     TRY_GOTO(file_join(path, dir, SINGLE, e));
-    if (sharded && file_exists(path)) {
+    bool single = file_exists(path);
+    if (!sharded && !single) {
+        st = err_set(e, ST_IO, "%s: neither %s nor %s is there", dir, SINGLE, INDEX);
+        goto fail;
+    }
+    if (sharded && single) {
         log_warn_once("%s: both %s and %s are there; the single file is read", dir, SINGLE, INDEX);
         sharded = false;
     }
