@@ -1,0 +1,57 @@
+/* tests/io/test_file.c - whole files: read, mapped, and refused with their name. */
+#include "io/file.h"
+
+#include "tests/support/check.h"
+#include "tests/support/temp_dir.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(void)
+{
+    char dir[TEMP_DIR_MAX], path[FILE_PATH_MAX], *text;
+    size_t len;
+    FileMap map;
+    Err e;
+    int failed = 0;
+    if (!temp_dir_create(dir))
+        return test_result(1);
+
+    failed += check_int("join", file_join(path, dir, "x", &e), ST_OK);
+    failed += check_int("absent", file_read(path, 100, &text, &len, &e), ST_IO);
+    failed += check_has("names the path", e.text, path);
+    failed += check_has("and why", e.text, "No such file");
+    failed += check_true("does not exist", !file_exists(path) && !file_exists(dir));
+    failed += check_true("write", temp_dir_write(dir, "x", "hello", 5));
+    failed += check_true("exists", file_exists(path));
+
+    failed += check_int("read", file_read(path, 5, &text, &len, &e), ST_OK);
+    failed += check_str("contents", text, "hello");
+    failed += check_int("length", (int64_t)len, 5);
+    free(text);
+    failed += check_int("over the limit", file_read(path, 4, &text, &len, &e), ST_INPUT);
+    failed += check_has("says both sizes", e.text, "5 bytes, at most 4 expected");
+    failed += check_int("a directory", file_read(dir, 100, &text, &len, &e), ST_IO);
+    failed += check_has("says so", e.text, "not a regular file");
+
+    failed += check_int("map", file_map(path, &map, &e), ST_OK);
+    failed += check_true("mapped", map.len == 5 && memcmp(map.data, "hello", 5) == 0);
+    file_will_need(map.data + 1, map.len - 1);
+    file_unmap(&map);
+    file_unmap(&map);
+    failed += check_true("write nothing", temp_dir_write(dir, "x", "", 0));
+    failed += check_int("map an empty file", file_map(path, &map, &e), ST_OK);
+    failed += check_true("nothing there", map.len == 0 && !map.data);
+    file_unmap(&map);
+    failed += check_int("map a directory", file_map(dir, &map, &e), ST_IO);
+
+    char *long_name = calloc(FILE_PATH_MAX + 1, 1);
+    if (long_name) {
+        memset(long_name, 'a', FILE_PATH_MAX);
+        failed += check_int("path too long", file_join(path, dir, long_name, &e), ST_USAGE);
+    }
+    free(long_name);
+    temp_dir_remove(dir);
+    return test_result(failed);
+}
