@@ -1,0 +1,175 @@
+/* kernels/cpu/attention_cpu.c - keys and values into pages, and attention as tasks of (sequence, KV
+ * head, tile of queries). A page of a layer holds the keys of all heads,
+ * [n_kv_heads][head_dim][KV_PAGE], then the values,
+ * [n_kv_heads][KV_PAGE][cpu_value_stride(head_dim)]. */
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+size_t cpu_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim)
+{
+    (void)b;
+    size_t per_position = (size_t)head_dim + (size_t)cpu_value_stride(head_dim);
+    return (size_t)n_kv_heads * per_position * KV_PAGE * sizeof(float);
+}
+
+static Status check_spec(const AttnSpec *spec, Err *e)
+{
+    if (spec->head_dim < 1 || spec->head_dim > MAX_HEAD_DIM || spec->n_kv_heads < 1 ||
+        spec->n_heads % spec->n_kv_heads)
+        return err_set(e, ST_INPUT, "attention: %d heads over %d KV heads of %d lanes (at most %d)",
+                       spec->n_heads, spec->n_kv_heads, spec->head_dim, MAX_HEAD_DIM);
+    return ST_OK;
+}
+
+typedef struct AttnJob {
+    Backend *b;
+    float *out;
+    const float *q, *k, *v;
+    char *pool;            /* kv_write only */
+    const char *pool_read; /* attention only */
+    int64_t stride;
+    const AttnSeq *seqs;
+    int n_seqs;
+    const AttnSpec *spec;
+    size_t page_bytes;
+} AttnJob;
+
+static int pages_touched(const AttnSeq *s)
+{
+    return s->n_rows ? (s->pos + s->n_rows - 1) / KV_PAGE - s->pos / KV_PAGE + 1 : 0;
+}
+
+/* Positions lo .. hi-1 of one page. Keys are turned in runs of 16 lanes: a cache line of each row
+ * at a time. */
+static void write_page(const AttnJob *job, const AttnSeq *s, int page, int lo, int hi)
+{
+    int d = job->spec->head_dim, stride = cpu_value_stride(d), n_kv = job->spec->n_kv_heads;
+    float *keys = (float *)(void *)(job->pool + (size_t)s->pages[page] * job->page_bytes);
+    float *values = keys + (int64_t)n_kv * d * KV_PAGE;
+    int64_t row = s->row + (int64_t)page * KV_PAGE - s->pos; /* of the page's position 0 */
+    for (int h = 0; h < n_kv; h++, keys += d * KV_PAGE, values += stride * KV_PAGE) {
+        for (int i0 = 0; i0 < d; i0 += PANEL) {
+            int end = d - i0 < PANEL ? d : i0 + PANEL;
+            for (int j = lo; j < hi; j++) {
+                const float *from = job->k + (row + j) * job->stride + (int64_t)h * d;
+                for (int i = i0; i < end; i++)
+                    keys[i * KV_PAGE + j] = from[i];
+            }
+        }
+        for (int j = lo; j < hi; j++) {
+            memcpy(values + j * stride, job->v + (row + j) * job->stride + (int64_t)h * d,
+                   (size_t)d * sizeof *values);
+            memset(values + j * stride + d, 0, (size_t)(stride - d) * sizeof *values);
+        }
+    }
+}
+
+static void kv_write_task(void *ctx, int task, int thread)
+{
+    (void)thread;
+    const AttnJob *job = ctx;
+    int i = cpu_find_group(job->b->task_first, job->n_seqs, task);
+    const AttnSeq *s = &job->seqs[i];
+    int page = s->pos / KV_PAGE + task - job->b->task_first[i], start = page * KV_PAGE;
+    if (s->pages[page] < 0)
+        return; /* no later step can see these positions */
+    int lo = s->pos > start ? s->pos - start : 0;
+    int hi = s->pos + s->n_rows - start < KV_PAGE ? s->pos + s->n_rows - start : KV_PAGE;
+    write_page(job, s, page, lo, hi);
+}
+
+static int group_of(const AttnSpec *spec)
+{
+    return spec->n_heads / spec->n_kv_heads;
+}
+
+static int tiles_of(const AttnJob *job, const AttnSeq *s)
+{
+    return (int)(((int64_t)s->n_rows * group_of(job->spec) + ATTN_ROWS - 1) / ATTN_ROWS);
+}
+
+static void attention_task(void *ctx, int task, int thread)
+{
+    const AttnJob *job = ctx;
+    int i = cpu_find_group(job->b->task_first, job->n_seqs, task), n_kv = job->spec->n_kv_heads;
+    const AttnSeq *s = &job->seqs[i];
+    int at = task - job->b->task_first[i], group = group_of(job->spec);
+    int tile =
+        tiles_of(job, s) - 1 - at / n_kv; /* the longest first: the last to finish ends the step */
+    int64_t rest = (int64_t)s->n_rows * group - (int64_t)tile * ATTN_ROWS;
+    AttnTile t = {.out_stride = (int64_t)job->spec->n_heads * job->spec->head_dim,
+                  .q = job->q + s->row * job->stride,
+                  .q_stride = job->stride,
+                  .pool = job->pool_read,
+                  .page_bytes = job->page_bytes,
+                  .seq = s,
+                  .spec = job->spec,
+                  .kv_head = at % n_kv,
+                  .group = group,
+                  .first = tile * ATTN_ROWS,
+                  .n_rows = rest < ATTN_ROWS ? (int)rest : ATTN_ROWS};
+    t.out = job->out + s->row * t.out_stride;
+    job->b->kernels->attention(&t, &job->b->scratch[thread]);
+}
+
+/* Runs fn over all sequences, in runs that the task table can hold. */
+static void run_sequences(AttnJob *job, int n_seqs,
+                          int tasks_of(const AttnJob *job, const AttnSeq *s),
+                          void (*fn)(void *ctx, int task, int thread))
+{
+    const AttnSeq *all = job->seqs;
+    for (int from = 0; from < n_seqs; from += job->n_seqs) {
+        job->seqs = all + from;
+        job->n_seqs = n_seqs - from < MAX_GROUPS ? n_seqs - from : MAX_GROUPS;
+        int *first = job->b->task_first;
+        first[0] = 0;
+        for (int i = 0; i < job->n_seqs; i++)
+            first[i + 1] = first[i] + tasks_of(job, &job->seqs[i]);
+        cpu_run(job->b, first[job->n_seqs],
+                (int64_t)first[job->n_seqs] * KV_PAGE * job->spec->head_dim, fn, job);
+    }
+}
+
+static int write_tasks(const AttnJob *job, const AttnSeq *s)
+{
+    (void)job;
+    return pages_touched(s);
+}
+
+static int attention_tasks(const AttnJob *job, const AttnSeq *s)
+{
+    return tiles_of(job, s) * job->spec->n_kv_heads;
+}
+
+Status cpu_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
+                    const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e)
+{
+    TRY(check_spec(spec, e));
+    AttnJob job = {.b = b,
+                   .k = k,
+                   .v = v,
+                   .pool = pool,
+                   .stride = stride,
+                   .seqs = seqs,
+                   .spec = spec,
+                   .page_bytes = cpu_kv_page_bytes(b, spec->n_kv_heads, spec->head_dim)};
+    run_sequences(&job, n_seqs, write_tasks, kv_write_task);
+    return ST_OK;
+}
+
+Status cpu_attention(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
+                     const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e)
+{
+    TRY(check_spec(spec, e));
+    AttnJob job = {.b = b,
+                   .out = out,
+                   .q = q,
+                   .pool_read = pool,
+                   .stride = stride,
+                   .seqs = seqs,
+                   .spec = spec,
+                   .page_bytes = cpu_kv_page_bytes(b, spec->n_kv_heads, spec->head_dim)};
+    run_sequences(&job, n_seqs, attention_tasks, attention_task);
+    return ST_OK;
+}

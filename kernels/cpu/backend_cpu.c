@@ -1,0 +1,148 @@
+/* kernels/cpu/backend_cpu.c - the CPU backend: its table of ops, its memory, and how it spreads
+ * work over threads. */
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const CpuKernels *kernels_of(IsaLevel isa)
+{
+#if defined(__x86_64__)
+    static const CpuKernels *const all[N_ISA_LEVELS] = {[ISA_SCALAR] = &cpu_kernels_scalar,
+                                                        [ISA_AVX2] = &cpu_kernels_avx2,
+                                                        [ISA_AVX512] = &cpu_kernels_avx512};
+    return all[isa];
+#else
+    (void)isa;
+    return &cpu_kernels_scalar;
+#endif
+}
+
+/* From 2 MiB on, memory starts at a huge page: weights are read in long streams, where page walks
+ * would show. */
+Status cpu_alloc(Backend *b, size_t bytes, const char *what, void **out, Err *e)
+{
+    (void)b;
+    size_t align = bytes >= (size_t)2 << 20 ? (size_t)2 << 20 : 64;
+    size_t whole = (bytes + align - 1) / align * align;
+    void *p = whole < bytes ? NULL : aligned_alloc(align, whole ? whole : align);
+    if (!p)
+        return err_set(e, ST_MEMORY, "out of memory: %zu bytes for %s", bytes, what);
+    if (align > 64)
+        (void)madvise(p, whole, MADV_HUGEPAGE); /* only advice: small pages work as well */
+    *out = p;
+    return ST_OK;
+}
+
+void cpu_release(Backend *b, void *p)
+{
+    (void)b;
+    free(p);
+}
+
+static Status copy(Backend *b, void *dst, const void *src, size_t bytes, Err *e)
+{
+    (void)b;
+    (void)e;
+    if (bytes)
+        memcpy(dst, src, bytes);
+    return ST_OK;
+}
+
+static void destroy(Backend *b)
+{
+    if (!b)
+        return;
+    cpu_release(b, b->scratch);
+    free(b->task_first);
+    free(b);
+}
+
+static Status create(const BackendConfig *config, Backend **out, Err *e)
+{
+    if (config->isa > isa_best())
+        return err_set(e, ST_USAGE, "this processor has no %s; its best is %s",
+                       isa_name(config->isa), isa_name(isa_best()));
+    Backend *b = calloc(1, sizeof *b);
+    if (!b)
+        return err_set(e, ST_MEMORY, "out of memory: the CPU backend");
+    b->team = config->team;
+    b->n_threads = config->team ? team_size(config->team) : 1;
+    b->kernels = kernels_of(config->isa);
+    void *scratch = NULL;
+    Status st = cpu_alloc(b, (size_t)b->n_threads * sizeof(Scratch), "the threads' scratch memory",
+                          &scratch, e);
+    b->scratch = scratch;
+    b->task_first = malloc((MAX_GROUPS + 1) * sizeof *b->task_first);
+    if (st == ST_OK && !b->task_first)
+        st = err_set(e, ST_MEMORY, "out of memory: the CPU backend's task table");
+    if (st != ST_OK) {
+        destroy(b);
+        return st;
+    }
+    *out = b;
+    return ST_OK;
+}
+
+static Status wait_done(Backend *b, Err *e)
+{
+    (void)b; /* every op has finished when it returns */
+    (void)e;
+    return ST_OK;
+}
+
+int cpu_find_group(const int *first, int n, int task)
+{
+    int lo = 0, hi = n; /* first[lo] <= task < first[hi] */
+    while (hi - lo > 1) {
+        int mid = lo + (hi - lo) / 2;
+        if (first[mid] <= task)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+void cpu_run(Backend *b, int n_tasks, int64_t values, void (*fn)(void *ctx, int task, int thread),
+             void *ctx)
+{
+    if (n_tasks > 0)
+        team_run(n_tasks > 1 && values >= 32768 ? b->team : NULL, n_tasks, fn, ctx);
+}
+
+int cpu_rows_per_task(const Backend *b, int n_rows)
+{
+    int rows = n_rows / (4 * b->n_threads);
+    return rows > 0 ? rows : 1;
+}
+
+const BackendOps cpu_backend = {
+    .name = "cpu",
+    .act_bytes = sizeof(float),
+    .create = create,
+    .destroy = destroy,
+    .alloc = cpu_alloc,
+    .release = cpu_release,
+    .upload = copy,
+    .download = copy,
+    .weight_create = cpu_weight_create,
+    .weight_set = cpu_weight_set,
+    .weight_destroy = cpu_weight_destroy,
+    .weight_bytes = cpu_weight_bytes,
+    .embed = cpu_embed,
+    .norm = cpu_norm,
+    .matmul = cpu_matmul,
+    .rope = cpu_rope,
+    .kv_page_bytes = cpu_kv_page_bytes,
+    .kv_write = cpu_kv_write,
+    .attention = cpu_attention,
+    .route = cpu_route,
+    .ffn_scratch_bytes = cpu_ffn_scratch_bytes,
+    .ffn = cpu_ffn,
+    .combine = cpu_combine,
+    .add = cpu_add,
+    .gather = cpu_gather,
+    .wait = wait_done,
+};

@@ -1,0 +1,177 @@
+/* kernels/cpu/cpu.h - what the files of the CPU backend share: packed weights, per-thread scratch,
+ * and the table of kernels of one instruction set. */
+#ifndef MB_CPU_CPU_H
+#define MB_CPU_CPU_H
+
+#include "kernels/backend.h"
+
+enum {
+    PANEL = 16,      /* outputs that lie side by side in a packed weight */
+    TILE_COLS = 256, /* inputs per decoded tile: 16 KiB, half of a first-level cache */
+    X_STRIDE =
+        TILE_COLS +
+        16, /* of a thread's copy of its rows; not a power of two, so that rows spread in cache */
+    MAX_BLOCK_ROWS =
+        112, /* per task: with MAX_BLOCK_PANELS it keeps a task's data within 400 KiB */
+    MAX_BLOCK_PANELS = 16,
+    MAX_MICRO_PANELS = 2,
+    MX_BLOCK = 32,
+    MX_BLOCK_BYTES = MX_BLOCK * PANEL / 2 + PANEL,
+    ATTN_ROWS = 48, /* query rows x heads that share one pass over keys and values */
+    MAX_HEAD_DIM = 1024,
+    HEAD_STRIDE = MAX_HEAD_DIM + 16,
+    MAX_GROUPS = 65535, /* experts of a bank, or sequences in one pass */
+    MAX_EXPERTS = 1024,
+    MAX_TOP_K = 32
+};
+
+typedef struct Panel {
+    const uint8_t *data;
+    FormatId format;
+} Panel;
+
+/* One thread's memory, taken once. */
+typedef struct Scratch {
+    float x[MAX_BLOCK_ROWS * X_STRIDE];
+    float tile[MAX_MICRO_PANELS * TILE_COLS * PANEL];
+    float c[MAX_BLOCK_ROWS * MAX_BLOCK_PANELS * PANEL];
+    float q[ATTN_ROWS * HEAD_STRIDE];
+    float o[ATTN_ROWS * HEAD_STRIDE];
+    float p[ATTN_ROWS * KV_PAGE];
+    float max[ATTN_ROWS], sum[ATTN_ROWS];
+} Scratch;
+
+/* What one attention task works on: rows first .. first+n_rows-1 of one sequence's queries x the
+ * heads of one KV head, query-major. */
+typedef struct AttnTile {
+    float *out;     /* of the sequence's first row */
+    const float *q; /* likewise */
+    int64_t out_stride, q_stride;
+    const char *pool;
+    size_t page_bytes;
+    const AttnSeq *seq;
+    const AttnSpec *spec;
+    int kv_head, group; /* group: query heads per KV head */
+    int first, n_rows;
+} AttnTile;
+
+/* The kernels of one instruction set. All levels give the same bits. */
+typedef struct CpuKernels {
+    IsaLevel isa;
+    int block_rows; /* of one task, a multiple of the microkernel's rows; at most MAX_BLOCK_ROWS */
+    /* Code block of MX_BLOCK inputs x PANEL outputs, codes[k][lane], into the level's order. */
+    void (*pack_mxfp4)(uint8_t *dst, const uint8_t *codes);
+    /* c[i, 16 p + lane] = chain over k of rows[i][k] * panel p; m <= block_rows, n <=
+     * MAX_BLOCK_PANELS. */
+    void (*gemm)(float *c, int64_t c_stride, const float *const *rows, int m, const Panel *panels,
+                 int n, int64_t cols, Scratch *scratch);
+    /* y[i, j] = c[i, j] + bias[j], j < n */
+    void (*store_rows)(float *y, int64_t y_stride, const float *c, int64_t c_stride,
+                       const float *bias, int m, int64_t n);
+    /* y[i, j] = act(c[i, j] + gate_bias[j], c[i, up + j] + up_bias[j]), j < n */
+    void (*store_gated)(float *y, int64_t y_stride, const float *c, int64_t c_stride, int64_t up,
+                        const float *gate_bias, const float *up_bias, int m, int64_t n,
+                        const ActSpec *act);
+    void (*norm_row)(float *y, const float *x, const float *weight, int width, float eps,
+                     NormKind kind);
+    void (*rope_row)(float *x, int n_heads, int head_dim, const float *table, const RopeSpec *rope);
+    void (*combine_row)(float *y, const float *rows, const int32_t *slot, const float *weight,
+                        int top_k, int64_t width);
+    void (*add)(float *h, const float *y, float scale, int64_t n);
+    /* y[i] = e^(x[i] - offset) */
+    void (*exp_row)(float *y, const float *x, float offset, int n);
+    void (*attention)(const AttnTile *tile, Scratch *scratch);
+} CpuKernels;
+
+extern const CpuKernels cpu_kernels_scalar, cpu_kernels_avx2, cpu_kernels_avx512;
+extern const BackendOps cpu_backend;
+
+struct Backend {
+    Team *team;
+    int n_threads;
+    const CpuKernels *kernels;
+    Scratch *scratch; /* [n_threads] */
+    int *task_first;  /* [MAX_GROUPS + 1] of the op that is running */
+};
+
+typedef struct CpuPart {
+    FormatId format;
+    int64_t rows, first_row; /* its outputs, and where they stand among the matrix's outputs */
+    int64_t n_panels;
+    size_t panel_bytes,
+        offset; /* offset: of its first panel within a matrix; lookup: of its first row */
+} CpuPart;
+
+struct Weight {
+    char name[128];
+    WeightUse use;
+    int n_mats, n_parts;
+    int64_t rows, cols; /* rows: of all parts */
+    CpuPart part[MAX_PARTS];
+    size_t mat_bytes;
+    uint8_t *data;
+};
+
+/* backend_cpu.c */
+Status cpu_alloc(Backend *b, size_t bytes, const char *what, void **out, Err *e);
+void cpu_release(Backend *b, void *p);
+
+/* weight_cpu.c */
+Status cpu_weight_create(Backend *b, const char *name, WeightUse use, int n_mats,
+                         const WeightPart *parts, int n_parts, int64_t cols, Weight **out, Err *e);
+Status cpu_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e);
+void cpu_weight_destroy(Backend *b, Weight *w);
+size_t cpu_weight_bytes(const Weight *w);
+/* Panels first .. first+n-1 of a part. */
+void cpu_weight_panels(const Weight *w, int mat, int part, int64_t first, int n, Panel *out);
+
+/* matmul_cpu.c */
+Status cpu_matmul(Backend *b, void *y, const void *x, const Weight *w, const float *bias, int n,
+                  Err *e);
+/* How many panels a task takes, of n_panels for each of n_row_blocks: few enough that every thread
+ * gets several. */
+int cpu_block_panels(const Backend *b, int64_t n_panels, int64_t n_row_blocks, int most);
+
+/* ffn_cpu.c */
+size_t cpu_ffn_scratch_bytes(const Backend *b, int n_pairs, int64_t inter);
+Status cpu_ffn(Backend *b, void *y, const void *x, const int32_t *row_of, const int32_t *first,
+               int n_experts, const FfnSpec *spec, void *scratch, Err *e);
+
+/* attention_cpu.c */
+size_t cpu_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim);
+Status cpu_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
+                    const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+Status cpu_attention(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
+                     const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+/* Values from a head's value row to the next: whole panels, so that kernels need no masks. */
+static inline int cpu_value_stride(int head_dim)
+{
+    return (head_dim + PANEL - 1) / PANEL * PANEL;
+}
+
+/* route_cpu.c */
+Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits, int n,
+                 const RouterSpec *spec, Err *e);
+
+/* rows_cpu.c */
+Status cpu_embed(Backend *b, void *y, const Weight *table, const int32_t *ids, int n, float scale,
+                 Err *e);
+Status cpu_norm(Backend *b, void *y, const void *x, const float *weight, int n_rows, int n_groups,
+                int width, int64_t stride, float eps, NormKind kind, Err *e);
+Status cpu_rope(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
+                const int32_t *position, const RopeSpec *rope, Err *e);
+Status cpu_combine(Backend *b, void *y, const void *rows, const int32_t *slot, const float *weight,
+                   int n, int top_k, int width, Err *e);
+Status cpu_add(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e);
+Status cpu_gather(Backend *b, void *y, const void *x, const int32_t *row, int n, int width, Err *e);
+
+/* The group g with first[g] <= task < first[g+1], among n groups. */
+int cpu_find_group(const int *first, int n, int task);
+/* Runs fn over n_tasks, on the team when there are at least two and together at least 32768 values
+ * to touch: waking threads takes longer than less work than that. */
+void cpu_run(Backend *b, int n_tasks, int64_t values, void (*fn)(void *ctx, int task, int thread),
+             void *ctx);
+/* Rows per task, so that every thread gets several tasks. */
+int cpu_rows_per_task(const Backend *b, int n_rows);
+
+#endif

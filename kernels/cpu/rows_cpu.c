@@ -1,0 +1,170 @@
+/* kernels/cpu/rows_cpu.c - the ops that treat rows one by one; large batches are spread over the
+ * team by rows. */
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+typedef struct RowsJob {
+    Backend *b;
+    int n, rows_per_task;
+    void (*row)(const struct RowsJob *job, int row);
+    float *y;
+    const float *x, *weight;
+    const int32_t *index; /* ids, positions, slots or rows */
+    int64_t width, stride;
+    int n_groups, top_k;
+    float scale; /* or eps */
+    NormKind kind;
+    const Weight *table;
+    const RopeSpec *rope;
+} RowsJob;
+
+static void rows_task(void *ctx, int task, int thread)
+{
+    (void)thread;
+    const RowsJob *job = ctx;
+    int from = task * job->rows_per_task;
+    int to = job->n - from < job->rows_per_task ? job->n : from + job->rows_per_task;
+    for (int row = from; row < to; row++)
+        job->row(job, row);
+}
+
+static Status run_rows(RowsJob *job, int64_t values_per_row)
+{
+    job->rows_per_task = cpu_rows_per_task(job->b, job->n);
+    cpu_run(job->b, (job->n + job->rows_per_task - 1) / job->rows_per_task, job->n * values_per_row,
+            rows_task, job);
+    return ST_OK;
+}
+
+static void embed_row(const RowsJob *job, int row)
+{
+    const Weight *w = job->table;
+    const QuantFormat *f = quant_format(w->part[0].format);
+    size_t row_bytes = (size_t)quant_row_bytes(f, w->cols);
+    const uint8_t *data = w->data + (size_t)job->index[row] * row_bytes;
+    QuantTensor t = quant_plain(w->part[0].format, data, 1, w->cols);
+    t.scales = data + w->cols / f->block * f->block_bytes;
+    float *y = job->y + row * w->cols;
+    f->decode(&t, 0, 0, w->cols, y);
+    if (job->scale != 1.0f)
+        for (int64_t i = 0; i < w->cols; i++)
+            y[i] *= job->scale;
+}
+
+Status cpu_embed(Backend *b, void *y, const Weight *table, const int32_t *ids, int n, float scale,
+                 Err *e)
+{
+    (void)e;
+    RowsJob job = {
+        .b = b, .n = n, .row = embed_row, .y = y, .table = table, .index = ids, .scale = scale};
+    return run_rows(&job, table->cols);
+}
+
+static void norm_groups(const RowsJob *job, int row)
+{
+    for (int g = 0; g < job->n_groups; g++) {
+        int64_t at = row * job->stride + g * job->width;
+        job->b->kernels->norm_row(job->y + at, job->x + at, job->weight, (int)job->width,
+                                  job->scale, job->kind);
+    }
+}
+
+Status cpu_norm(Backend *b, void *y, const void *x, const float *weight, int n_rows, int n_groups,
+                int width, int64_t stride, float eps, NormKind kind, Err *e)
+{
+    (void)e;
+    RowsJob job = {.b = b,
+                   .n = n_rows,
+                   .row = norm_groups,
+                   .y = y,
+                   .x = x,
+                   .weight = weight,
+                   .n_groups = n_groups,
+                   .width = width,
+                   .stride = stride,
+                   .scale = eps,
+                   .kind = kind};
+    return run_rows(&job, (int64_t)n_groups * width);
+}
+
+static void rope_heads(const RowsJob *job, int row)
+{
+    const RopeSpec *rope = job->rope;
+    job->b->kernels->rope_row(job->y + row * job->stride, job->n_groups, (int)job->width,
+                              rope->table + (int64_t)job->index[row] * rope->rotary_dim, rope);
+}
+
+Status cpu_rope(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
+                const int32_t *position, const RopeSpec *rope, Err *e)
+{
+    (void)e;
+    RowsJob job = {.b = b,
+                   .n = n_rows,
+                   .row = rope_heads,
+                   .y = x,
+                   .index = position,
+                   .n_groups = n_heads,
+                   .width = head_dim,
+                   .stride = stride,
+                   .rope = rope};
+    return run_rows(&job, (int64_t)n_heads * head_dim);
+}
+
+static void combine_slots(const RowsJob *job, int row)
+{
+    int64_t at = (int64_t)row * job->top_k;
+    job->b->kernels->combine_row(job->y + row * job->width, job->x, job->index + at,
+                                 job->weight + at, job->top_k, job->width);
+}
+
+Status cpu_combine(Backend *b, void *y, const void *rows, const int32_t *slot, const float *weight,
+                   int n, int top_k, int width, Err *e)
+{
+    (void)e;
+    RowsJob job = {.b = b,
+                   .n = n,
+                   .row = combine_slots,
+                   .y = y,
+                   .x = rows,
+                   .index = slot,
+                   .weight = weight,
+                   .top_k = top_k,
+                   .width = width};
+    return run_rows(&job, (int64_t)top_k * width);
+}
+
+static void gather_row(const RowsJob *job, int row)
+{
+    memcpy(job->y + row * job->width, job->x + job->index[row] * job->width,
+           (size_t)job->width * sizeof *job->y);
+}
+
+Status cpu_gather(Backend *b, void *y, const void *x, const int32_t *row, int n, int width, Err *e)
+{
+    (void)e;
+    RowsJob job = {.b = b, .n = n, .row = gather_row, .y = y, .x = x, .index = row, .width = width};
+    return run_rows(&job, width);
+}
+
+enum { ADD_RUN = 16384 }; /* values per task of add */
+
+static void add_run(const RowsJob *job, int run)
+{
+    int64_t from = (int64_t)run * ADD_RUN,
+            n = job->width - from < ADD_RUN ? job->width - from : ADD_RUN;
+    job->b->kernels->add(job->y + from, job->x + from, job->scale, n);
+}
+
+Status cpu_add(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e)
+{
+    (void)e;
+    RowsJob job = {.b = b,
+                   .n = (int)((n + ADD_RUN - 1) / ADD_RUN),
+                   .row = add_run,
+                   .y = h,
+                   .x = y,
+                   .width = n,
+                   .scale = scale};
+    return run_rows(&job, ADD_RUN);
+}

@@ -1,0 +1,332 @@
+/* kernels/cpu/simd.h - one small vector vocabulary for the three instruction sets.
+ *
+ * The kernels are written once over V (VL float lanes) and included by kernels_scalar.c,
+ * kernels_avx2.c and kernels_avx512.c, each of which defines CPU_ISA first. A panel of 16 outputs
+ * is NV vectors. Every operation here is IEEE 754 and lane by lane, and the only reductions are the
+ * two trees below, so that all levels give the same bits. */
+#ifndef MB_CPU_SIMD_H
+#define MB_CPU_SIMD_H
+
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#if CPU_ISA > 0
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
+
+/* min and max return their second argument when one is NaN: put the data there. */
+#if CPU_ISA == 0
+
+typedef float V;
+enum { VL = 1, NV = PANEL };
+#define v_zero() 0.0f
+#define v_set1(s) ((V)(s))
+#define v_load(p) (*(p))
+#define v_store(p, v) (*(p) = (v))
+#define v_load_n(p, n) ((void)(n), *(p))
+#define v_store_n(p, v, n) ((void)(n), *(p) = (v))
+#define v_add(a, b) ((a) + (b))
+#define v_sub(a, b) ((a) - (b))
+#define v_mul(a, b) ((a) * (b))
+#define v_div(a, b) ((a) / (b))
+#define v_fma(a, b, c) fmaf(a, b, c)
+INLINE V v_min(V a, V b)
+{
+    return a < b ? a : b;
+}
+INLINE V v_max(V a, V b)
+{
+    return a > b ? a : b;
+}
+INLINE V v_from_bf16(const uint8_t *p)
+{
+    uint16_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return bf16_to_float(bits);
+}
+INLINE V v_from_f16(const uint8_t *p)
+{
+    uint16_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return f16_to_float(bits);
+}
+INLINE V v_from_e8m0(const uint8_t *p)
+{
+    return e8m0_to_float(*p);
+}
+INLINE V v_times_power(V v, V n)
+{
+    if (isnan(n))
+        return n;
+    int whole = (int)n, half = whole >> 1;
+    return v * ldexpf(1.0f, half) * ldexpf(1.0f, whole - half);
+}
+INLINE V v_keep(V v, int first, int lo, int hi)
+{
+    return lo <= first && first < hi ? v : -INFINITY;
+}
+INLINE float v_first(V v)
+{
+    return v;
+}
+
+#elif CPU_ISA == 1
+
+typedef __m256 V;
+enum { VL = 8, NV = 2 };
+#define v_zero() _mm256_setzero_ps()
+#define v_set1(s) _mm256_set1_ps(s)
+#define v_load(p) _mm256_loadu_ps(p)
+#define v_store(p, v) _mm256_storeu_ps(p, v)
+#define v_add(a, b) _mm256_add_ps(a, b)
+#define v_sub(a, b) _mm256_sub_ps(a, b)
+#define v_mul(a, b) _mm256_mul_ps(a, b)
+#define v_div(a, b) _mm256_div_ps(a, b)
+#define v_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define v_min(a, b) _mm256_min_ps(a, b)
+#define v_max(a, b) _mm256_max_ps(a, b)
+static const int32_t lane_masks[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+INLINE __m256i mask_n(int n)
+{
+    return _mm256_loadu_si256((const __m256i *)(lane_masks + 8 - n));
+}
+INLINE V v_load_n(const float *p, int n)
+{
+    return _mm256_maskload_ps(p, mask_n(n));
+}
+INLINE void v_store_n(float *p, V v, int n)
+{
+    _mm256_maskstore_ps(p, mask_n(n), v);
+}
+INLINE V v_from_bf16(const uint8_t *p)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+INLINE V v_from_f16(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+INLINE V v_from_e8m0(const uint8_t *p)
+{
+    __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i least = _mm256_and_si256(_mm256_cmpeq_epi32(b, _mm256_setzero_si256()),
+                                     _mm256_set1_epi32(0x00400000));
+    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(b, 23), least));
+}
+/* v * 2^n in two steps, so that results below 2^-126 round once and those above overflow. */
+INLINE V v_times_power(V v, V n)
+{
+    __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+    __m256i rest = _mm256_sub_epi32(whole, half), bias = _mm256_set1_epi32(127);
+    __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+    __m256i b = _mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23);
+    return _mm256_mul_ps(_mm256_mul_ps(v, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+}
+/* Lane i stays when lo <= first + i < hi; the others become -infinity. */
+INLINE V v_keep(V v, int first, int lo, int hi)
+{
+    __m256i at =
+        _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    __m256i in = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(lo), at),
+                                     _mm256_cmpgt_epi32(_mm256_set1_epi32(hi), at));
+    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), v, _mm256_castsi256_ps(in));
+}
+INLINE float v_first(V v)
+{
+    return _mm256_cvtss_f32(v);
+}
+
+#else
+
+typedef __m512 V;
+enum { VL = 16, NV = 1 };
+#define v_zero() _mm512_setzero_ps()
+#define v_set1(s) _mm512_set1_ps(s)
+#define v_load(p) _mm512_loadu_ps(p)
+#define v_store(p, v) _mm512_storeu_ps(p, v)
+#define v_add(a, b) _mm512_add_ps(a, b)
+#define v_sub(a, b) _mm512_sub_ps(a, b)
+#define v_mul(a, b) _mm512_mul_ps(a, b)
+#define v_div(a, b) _mm512_div_ps(a, b)
+#define v_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define v_min(a, b) _mm512_min_ps(a, b)
+#define v_max(a, b) _mm512_max_ps(a, b)
+INLINE __mmask16 mask_n(int n)
+{
+    return (__mmask16)((1U << n) - 1U);
+}
+INLINE V v_load_n(const float *p, int n)
+{
+    return _mm512_maskz_loadu_ps(mask_n(n), p);
+}
+INLINE void v_store_n(float *p, V v, int n)
+{
+    _mm512_mask_storeu_ps(p, mask_n(n), v);
+}
+INLINE V v_from_bf16(const uint8_t *p)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+INLINE V v_from_f16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+INLINE V v_from_e8m0(const uint8_t *p)
+{
+    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    __mmask16 least = _mm512_testn_epi32_mask(b, b);
+    return _mm512_castsi512_ps(
+        _mm512_mask_mov_epi32(_mm512_slli_epi32(b, 23), least, _mm512_set1_epi32(0x00400000)));
+}
+INLINE V v_times_power(V v, V n)
+{
+    __m512i whole = _mm512_cvtps_epi32(n), half = _mm512_srai_epi32(whole, 1);
+    __m512i rest = _mm512_sub_epi32(whole, half), bias = _mm512_set1_epi32(127);
+    __m512i a = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
+    __m512i b = _mm512_slli_epi32(_mm512_add_epi32(rest, bias), 23);
+    return _mm512_mul_ps(_mm512_mul_ps(v, _mm512_castsi512_ps(a)), _mm512_castsi512_ps(b));
+}
+INLINE V v_keep(V v, int first, int lo, int hi)
+{
+    __m512i at =
+        _mm512_add_epi32(_mm512_set1_epi32(first),
+                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    __mmask16 in = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32(lo)) &
+                   _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32(hi));
+    return _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), in, v);
+}
+INLINE float v_first(V v)
+{
+    return _mm512_cvtss_f32(v);
+}
+
+#endif
+
+/* Lanes i and i + 8, then 4, 2, 1 apart: the same tree at every level. */
+INLINE float sum16(const V s[NV])
+{
+    float lane[PANEL];
+    for (int v = 0; v < NV; v++)
+        v_store(lane + v * VL, s[v]);
+    for (int half = PANEL / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    return lane[0];
+}
+
+INLINE float max16(const V s[NV])
+{
+    float lane[PANEL];
+    for (int v = 0; v < NV; v++)
+        v_store(lane + v * VL, s[v]);
+    for (int half = PANEL / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
+    return lane[0];
+}
+
+/* e^v within 2 ulp: v = n ln 2 + r, |r| <= ln 2 / 2, Taylor to r^7 (the next term is below 2^-27).
+ * Beyond the clamps the result is 0 or infinity anyway; NaN stays NaN. */
+INLINE V v_exp(V v)
+{
+    const float shift = 0x1.8p23f; /* adding it rounds to an integer, nearest even */
+    v = v_max(v_set1(-105.0f), v_min(v_set1(89.0f), v));
+    V n = v_sub(v_fma(v, v_set1(0x1.715476p+0f), v_set1(shift)), v_set1(shift));
+    V r = v_fma(n, v_set1(-0x1.62e4p-1f), v); /* ln 2 in two pieces; n * the first is exact */
+    r = v_fma(n, v_set1(-0x1.7f7d1cp-20f), r);
+    V p = v_set1(1.0f / 5040);
+    p = v_fma(p, r, v_set1(1.0f / 720));
+    p = v_fma(p, r, v_set1(1.0f / 120));
+    p = v_fma(p, r, v_set1(1.0f / 24));
+    p = v_fma(p, r, v_set1(1.0f / 6));
+    p = v_fma(p, r, v_set1(0.5f));
+    p = v_fma(p, r, v_set1(1.0f));
+    p = v_fma(p, r, v_set1(1.0f));
+    return v_times_power(p, n);
+}
+
+/* MXFP4 panels keep a block of 32 inputs x 16 outputs as 256 bytes of codes and 16 scales. The
+ * codes lie in units of MX_UNIT inputs, in whatever order this level decodes fastest; mx_place says
+ * where. */
+#if CPU_ISA == 0
+
+enum { MX_UNIT = 2 };
+INLINE int mx_place(int lane, int k, int *shift)
+{
+    *shift = 4 * k;
+    return lane;
+}
+INLINE void mx_decode(const uint8_t *unit, V w[MX_UNIT][NV])
+{
+    for (int v = 0; v < NV; v++) {
+        w[0][v] = e2m1_to_float(unit[v] & 15U);
+        w[1][v] = e2m1_to_float(unit[v] >> 4);
+    }
+}
+
+#elif CPU_ISA == 1
+
+/* 32 bytes: low nibbles are inputs 0 and 1, high nibbles 2 and 3. Two byte shuffles give the two
+ * bytes of a bf16; unpacking them leaves inputs k and k + 1 of one output in one 32-bit lane. */
+enum { MX_UNIT = 4 };
+INLINE int mx_place(int lane, int k, int *shift)
+{
+    *shift = 4 * (k / 2);
+    return lane % 8 / 4 * 16 + lane / 8 * 8 + lane % 4 * 2 + k % 2;
+}
+INLINE void mx_decode_half(__m256i codes, V w[2][NV])
+{
+    const __m256i high = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xbf,
+                      (char)0xbf, (char)0xbf, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0));
+    const __m256i low = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0, 0, 0,
+                      (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0));
+    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
+    __m256i h = _mm256_shuffle_epi8(high, codes), l = _mm256_shuffle_epi8(low, codes);
+    __m256i a = _mm256_unpacklo_epi8(l, h), b = _mm256_unpackhi_epi8(l, h);
+    w[0][0] = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
+    w[0][1] = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
+    w[1][0] = _mm256_castsi256_ps(_mm256_and_si256(a, upper));
+    w[1][1] = _mm256_castsi256_ps(_mm256_and_si256(b, upper));
+}
+INLINE void mx_decode(const uint8_t *unit, V w[MX_UNIT][NV])
+{
+    __m256i codes = _mm256_loadu_si256((const __m256i *)unit), nibble = _mm256_set1_epi8(15);
+    mx_decode_half(_mm256_and_si256(codes, nibble), w);
+    mx_decode_half(_mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble), w + 2);
+}
+
+#else
+
+/* 64 bytes: the 32-bit lane of an output holds its eight inputs, lowest nibble first; a permute
+ * looks up the low four bits of each lane. */
+enum { MX_UNIT = 8 };
+INLINE int mx_place(int lane, int k, int *shift)
+{
+    *shift = 4 * (k % 2);
+    return 4 * lane + k / 2;
+}
+INLINE void mx_decode(const uint8_t *unit, V w[MX_UNIT][NV])
+{
+    const __m512 value = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
+                                        -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    __m512i codes = _mm512_loadu_si512(unit);
+    UNROLL
+    for (int k = 0; k < MX_UNIT; k++)
+        w[k][0] = _mm512_permutexvar_ps((__m512i)((__v16su)codes >> (4 * k)), value);
+}
+
+#endif
+#endif

@@ -1,0 +1,277 @@
+/* tests/kernels/test_ffn.c - grouped experts against a plain loop of chains, bit for bit, and
+ * against double precision; skewed, empty and single groups; the activations of the families. */
+#include "tests/support/check.h"
+#include "tests/support/kernel_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const ActSpec silu = {1.0f, 0.0f, INFINITY}, swigluoai = {1.702f, 1.0f, 7.0f},
+                     clamped = {1.0f, 0.0f, 10.0f};
+
+typedef struct Case {
+    const char *name;
+    int64_t hidden, inter;
+    FormatId gate, up, down;
+    const ActSpec *act;
+    bool bias, gathered;
+    int n_experts, pairs[6]; /* of each expert */
+} Case;
+
+static const Case cases[] = {
+    {"no rows", 16, 16, FORMAT_F32, FORMAT_F32, FORMAT_F32, &silu, false, false, 2, {0, 0}},
+    {"one pair", 5, 3, FORMAT_F32, FORMAT_F32, FORMAT_F32, &silu, true, true, 3, {0, 1, 0}},
+    {"bf16 skewed",
+     40,
+     50,
+     FORMAT_BF16,
+     FORMAT_BF16,
+     FORMAT_BF16,
+     &silu,
+     false,
+     true,
+     4,
+     {1, 130, 0, 9}},
+    {"mxfp4",
+     96,
+     64,
+     FORMAT_MXFP4,
+     FORMAT_MXFP4,
+     FORMAT_MXFP4,
+     &swigluoai,
+     true,
+     true,
+     6,
+     {3, 0, 7, 1, 20, 2}},
+    {"mixed formats",
+     64,
+     96,
+     FORMAT_MXFP4,
+     FORMAT_BF16,
+     FORMAT_F16,
+     &clamped,
+     true,
+     false,
+     3,
+     {6, 13, 2}},
+    {"past a tile", 288, 272, FORMAT_F16, FORMAT_F16, FORMAT_BF16, &silu, true, true, 2, {8, 5}},
+};
+
+static double gated_exactly(double g, double u, const ActSpec *a)
+{
+    g = fmin(g, a->limit);
+    u = fmax(-(double)a->limit, fmin(a->limit, u));
+    return g / (1 + exp(-(double)a->alpha * g)) * (u + a->beta);
+}
+
+typedef struct Bank {
+    TestTensor *w13, *w2; /* [2 n_experts], [n_experts] */
+    float *b13, *b2, *x;
+    int32_t first[7], row_of[256];
+    int n_pairs, n_rows;
+} Bank;
+
+static Bank make_bank(const Case *c)
+{
+    Bank k = {.w13 = test_alloc((size_t)c->n_experts * 2 * sizeof *k.w13),
+              .w2 = test_alloc((size_t)c->n_experts * sizeof *k.w2)};
+    uint64_t seed = 1;
+    for (int i = 0; i < c->n_experts; i++) {
+        k.w13[2 * i] = test_tensor(c->gate, c->inter, c->hidden, seed++);
+        k.w13[2 * i + 1] = test_tensor(c->up, c->inter, c->hidden, seed++);
+        k.w2[i] = test_tensor(c->down, c->hidden, c->inter, seed++);
+        k.first[i + 1] = k.first[i] + c->pairs[i];
+    }
+    k.n_pairs = k.first[c->n_experts];
+    k.n_rows = c->gathered ? k.n_pairs / 2 + 1 : k.n_pairs;
+    for (int p = 0; p < k.n_pairs; p++)
+        k.row_of[p] = (int32_t)(test_random(&seed) % (unsigned)k.n_rows);
+    k.x = test_floats(k.n_rows * c->hidden, 99);
+    if (c->bias) {
+        k.b13 = test_floats(c->n_experts * 2 * c->inter, 100);
+        k.b2 = test_floats(c->n_experts * c->hidden, 101);
+    }
+    return k;
+}
+
+static void free_bank(const Case *c, Bank *k)
+{
+    for (int i = 0; i < c->n_experts; i++) {
+        test_tensor_free(&k->w13[2 * i]);
+        test_tensor_free(&k->w13[2 * i + 1]);
+        test_tensor_free(&k->w2[i]);
+    }
+    free(k->w13);
+    free(k->w2);
+    free(k->b13);
+    free(k->b2);
+    free(k->x);
+}
+
+static double dot(const float *w, const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < n; k++)
+        sum += w[k] * x[k];
+    return sum;
+}
+
+/* size: the sum of the magnitudes that make up each output; errors are relative to it, since terms
+ * may cancel. */
+static void exact_ffn(const Case *c, const Bank *k, double *y, double *size)
+{
+    double *x = test_alloc((size_t)c->hidden * sizeof *x),
+           *inner = test_alloc((size_t)c->inter * sizeof *inner);
+    for (int i = 0; i < c->n_experts; i++)
+        for (int p = k->first[i]; p < k->first[i + 1]; p++) {
+            int row = c->gathered ? k->row_of[p] : p;
+            for (int64_t j = 0; j < c->hidden; j++)
+                x[j] = k->x[row * c->hidden + j];
+            for (int64_t j = 0; j < c->inter; j++) {
+                double g = dot(k->w13[2 * i].value + j * c->hidden, x, c->hidden);
+                double u = dot(k->w13[2 * i + 1].value + j * c->hidden, x, c->hidden);
+                if (k->b13) {
+                    g += k->b13[i * 2 * c->inter + j];
+                    u += k->b13[(i * 2 + 1) * c->inter + j];
+                }
+                inner[j] = gated_exactly(g, u, c->act);
+            }
+            for (int64_t j = 0; j < c->hidden; j++) {
+                const float *w = k->w2[i].value + j * c->inter;
+                double bias = k->b2 ? k->b2[i * c->hidden + j] : 0;
+                y[p * c->hidden + j] = dot(w, inner, c->inter) + bias;
+                size[p * c->hidden + j] = fabs(bias);
+                for (int64_t m = 0; m < c->inter; m++)
+                    size[p * c->hidden + j] += fabs(w[m] * inner[m]);
+            }
+        }
+    free(x);
+    free(inner);
+}
+
+/* Same pairs, but one expert's call at a time and one row per call: what batches must agree with.
+ */
+static void one_by_one(const BackendOps *ops, Backend *b, const Case *c, const Bank *k,
+                       const FfnSpec *spec, float *y)
+{
+    float *scratch = test_alloc(ops->ffn_scratch_bytes(b, 1, c->inter));
+    Err e;
+    for (int i = 0; i < c->n_experts; i++)
+        for (int p = k->first[i]; p < k->first[i + 1]; p++) {
+            int32_t row = c->gathered ? k->row_of[p] : p, first[7];
+            for (int j = 0; j <= c->n_experts; j++)
+                first[j] = j > i;
+            ops->ffn(b, y + p * c->hidden, k->x, &row, first, c->n_experts, spec, scratch, &e);
+        }
+    free(scratch);
+}
+
+static int run_case(const BackendOps *ops, const TestBackend *backends, int n_backends,
+                    const Case *c)
+{
+    int failed = 0;
+    Err e;
+    Bank k = make_bank(c);
+    int64_t n = k.n_pairs * c->hidden;
+    float *y = test_alloc((size_t)n * sizeof *y), *single = test_alloc((size_t)n * sizeof *single);
+    float *reference = test_alloc((size_t)n * sizeof *reference);
+    double *exact = test_alloc((size_t)n * sizeof *exact),
+           *size = test_alloc((size_t)n * sizeof *size);
+    exact_ffn(c, &k, exact, size);
+    for (int i = 0; i < n_backends; i++) {
+        Backend *b = backends[i].b;
+        FfnSpec spec = {.w13 = test_weight(ops, b, WEIGHT_MATMUL, c->n_experts, 2, k.w13),
+                        .w2 = test_weight(ops, b, WEIGHT_MATMUL, c->n_experts, 1, k.w2),
+                        .b13 = k.b13,
+                        .b2 = k.b2,
+                        .hidden = c->hidden,
+                        .inter = c->inter,
+                        .act = *c->act};
+        float *scratch = test_alloc(ops->ffn_scratch_bytes(b, k.n_pairs, c->inter));
+        char name[600];
+        snprintf(name, sizeof name, "%s, %s", c->name, backends[i].name);
+        failed += check_int(name,
+                            ops->ffn(b, y, k.x, c->gathered ? k.row_of : NULL, k.first,
+                                     c->n_experts, &spec, scratch, &e),
+                            ST_OK);
+        for (int64_t j = 0; j < n; j++)
+            failed += check_near(name, y[j], exact[j], 2e-6 * size[j]);
+        if (i == 0)
+            memcpy(reference, y, (size_t)n * sizeof *y);
+        failed += check_bits(name, y, reference, n);
+        one_by_one(ops, b, c, &k, &spec, single);
+        failed += check_bits("one by one", single, y, n);
+        free(scratch);
+        ops->weight_destroy(b, (Weight *)spec.w13);
+        ops->weight_destroy(b, (Weight *)spec.w2);
+    }
+    free(y);
+    free(single);
+    free(reference);
+    free(exact);
+    free(size);
+    free_bank(c, &k);
+    return failed;
+}
+
+/* models.md 4: with identity weights the op shows the activation itself. */
+static int test_activations(const BackendOps *ops, Backend *b)
+{
+    static const struct {
+        float g, u;
+        double silu, swigluoai, clamped;
+    } points[] = {
+        {0.5f, -1.25f, -0.3890371, -0.0875971, -0.3890371},
+        {3, 2, 5.7154448, 8.9457861, 5.7154448},
+        {9, -8.5f, -76.4905603, -41.9997188, -76.4905603},
+        {-6, 30, -0.4450722, -0.0017628, -0.1483574},
+        {20, 12, 239.9999995, 55.9996250, 99.9954602},
+    };
+    int failed = 0;
+    Err e;
+    float gate[2] = {1, 0}, up[2] = {0, 1}, down[2] = {1, 0}, x[2], y[2], scratch[1];
+    TestTensor w13[2] = {{.t = quant_plain(FORMAT_F32, gate, 1, 2)},
+                         {.t = quant_plain(FORMAT_F32, up, 1, 2)}};
+    TestTensor w2 = {.t = quant_plain(FORMAT_F32, down, 2, 1)};
+    FfnSpec spec = {.w13 = test_weight(ops, b, WEIGHT_MATMUL, 1, 2, w13),
+                    .w2 = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &w2),
+                    .hidden = 2,
+                    .inter = 1};
+    const int32_t first[2] = {0, 1};
+    for (size_t i = 0; i < sizeof points / sizeof *points; i++) {
+        const struct {
+            const char *name;
+            const ActSpec *act;
+            double want;
+        } acts[] = {{"silu", &silu, points[i].silu},
+                    {"swigluoai", &swigluoai, points[i].swigluoai},
+                    {"silu-clamp", &clamped, points[i].clamped}};
+        for (int a = 0; a < 3; a++) {
+            spec.act = *acts[a].act;
+            x[0] = points[i].g;
+            x[1] = points[i].u;
+            failed +=
+                check_int("ffn", ops->ffn(b, y, x, NULL, first, 1, &spec, scratch, &e), ST_OK);
+            failed +=
+                check_near(acts[a].name, y[0], acts[a].want, 5e-7 * fmax(1, fabs(acts[a].want)));
+        }
+    }
+    ops->weight_destroy(b, (Weight *)spec.w13);
+    ops->weight_destroy(b, (Weight *)spec.w2);
+    return failed;
+}
+
+int main(void)
+{
+    const BackendOps *ops = backend_find("cpu");
+    TestBackend backends[MAX_TEST_BACKENDS];
+    int n = test_backends(ops, backends), failed = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        failed += run_case(ops, backends, n, &cases[i]);
+    for (int i = 0; i < n; i++)
+        failed += test_activations(ops, backends[i].b);
+    test_backends_free(ops, backends, n);
+    return test_result(failed);
+}

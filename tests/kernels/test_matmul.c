@@ -1,0 +1,222 @@
+/* tests/kernels/test_matmul.c - matmul against a double-precision sum and, bit for bit, against the
+ * chain that the interface promises: over formats, parts, odd sizes, numbers of rows, threads and
+ * instruction sets. */
+#include "tests/support/check.h"
+#include "tests/support/kernel_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Case {
+    const char *name;
+    int64_t cols;
+    int n_parts;
+    FormatId format[MAX_PARTS];
+    int64_t rows[MAX_PARTS];
+    bool bias;
+} Case;
+
+static const Case cases[] = {
+    {"one value", 1, 1, {FORMAT_F32}, {1}, false},
+    {"less than a lane", 3, 1, {FORMAT_BF16}, {5}, true},
+    {"a panel and a bit", 37, 1, {FORMAT_F16}, {17}, true},
+    {"q k v", 65, 3, {FORMAT_BF16, FORMAT_BF16, FORMAT_F32}, {48, 16, 19}, true},
+    {"past a tile", 301, 1, {FORMAT_BF16}, {70}, false},
+    {"mxfp4 block", 32, 1, {FORMAT_MXFP4}, {16}, false},
+    {"mxfp4 odd rows", 96, 2, {FORMAT_MXFP4, FORMAT_MXFP4}, {33, 7}, true},
+    {"mxfp4 past a tile", 288, 1, {FORMAT_MXFP4}, {130}, false},
+    {"all formats",
+     64,
+     4,
+     {FORMAT_MXFP4, FORMAT_F16, FORMAT_F32, FORMAT_BF16},
+     {31, 1, 20, 64},
+     true},
+};
+static const int row_counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 29, 100, 113, 227};
+enum { MOST_ROWS = 227, N_COUNTS = sizeof row_counts / sizeof *row_counts };
+
+/* The promised result: one chain of fused multiply-adds per output, then the bias. */
+static void expected(const Case *c, const TestTensor *parts, const float *x, const float *bias,
+                     int64_t outputs, float *want, double *exact)
+{
+    for (int r = 0; r < MOST_ROWS; r++) {
+        int64_t o = 0;
+        for (int p = 0; p < c->n_parts; p++)
+            for (int64_t i = 0; i < c->rows[p]; i++, o++) {
+                const float *w = parts[p].value + i * c->cols;
+                float acc = 0;
+                double sum = 0;
+                for (int64_t k = 0; k < c->cols; k++) {
+                    acc = fmaf(x[r * c->cols + k], w[k], acc);
+                    sum += (double)x[r * c->cols + k] * w[k];
+                }
+                want[r * outputs + o] = bias ? acc + bias[o] : acc;
+                exact[r * outputs + o] = sum + (bias ? bias[o] : 0);
+            }
+    }
+}
+
+static int run_case(const BackendOps *ops, const TestBackend *backends, int n_backends,
+                    const Case *c)
+{
+    int failed = 0;
+    Err e;
+    TestTensor parts[MAX_PARTS];
+    int64_t outputs = 0;
+    for (int p = 0; p < c->n_parts; p++) {
+        parts[p] = test_tensor(c->format[p], c->rows[p], c->cols, (uint64_t)(p + 1));
+        outputs += c->rows[p];
+    }
+    float *x = test_floats(MOST_ROWS * c->cols, 77),
+          *bias = c->bias ? test_floats(outputs, 78) : NULL;
+    float *want = test_alloc((size_t)(MOST_ROWS * outputs) * sizeof *want);
+    double *exact = test_alloc((size_t)(MOST_ROWS * outputs) * sizeof *exact);
+    expected(c, parts, x, bias, outputs, want, exact);
+    failed += check_close(c->name, want, exact, MOST_ROWS * outputs, 2e-6 * sqrt((double)c->cols));
+    for (int i = 0; i < n_backends; i++) {
+        Weight *w = test_weight(ops, backends[i].b, WEIGHT_MATMUL, 1, c->n_parts, parts);
+        for (int j = 0; j < N_COUNTS; j++) {
+            int n = row_counts[j],
+                skip = MOST_ROWS - n; /* the last rows, so that each count sees other ones */
+            if (strncmp(backends[i].name, "scalar", 6) == 0 && n > 15 && n < 113)
+                continue; /* slow, and more of the same */
+            float *y = test_alloc((size_t)(n * outputs) * sizeof *y);
+            failed += check_int(
+                c->name, ops->matmul(backends[i].b, y, x + skip * c->cols, w, bias, n, &e), ST_OK);
+            char name[600];
+            snprintf(name, sizeof name, "%s, %d rows, %s", c->name, n, backends[i].name);
+            failed += check_bits(name, y, want + skip * outputs, n * outputs);
+            free(y);
+        }
+        ops->weight_destroy(backends[i].b, w);
+    }
+    for (int p = 0; p < c->n_parts; p++)
+        test_tensor_free(&parts[p]);
+    free(x);
+    free(bias);
+    free(want);
+    free(exact);
+    return failed;
+}
+
+/* Shapes and scales are checked when weights come in, since they come from files. */
+static int test_refusals(const BackendOps *ops, Backend *b)
+{
+    int failed = 0;
+    Err e;
+    Weight *w = NULL;
+    const struct {
+        const char *name;
+        WeightPart part;
+        int64_t cols;
+        const char *says;
+    } bad[] = {
+        {"no rows", {FORMAT_BF16, 0}, 8, "has 0 rows"},
+        {"no inputs", {FORMAT_BF16, 8}, 0, "cannot be a weight"},
+        {"half a block", {FORMAT_MXFP4, 8}, 48, "not whole mxfp4 blocks"},
+        {"too large", {FORMAT_F32, INT32_MAX}, INT32_MAX, "out of memory"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        Status st =
+            ops->weight_create(b, "bank", WEIGHT_MATMUL, 1, &bad[i].part, 1, bad[i].cols, &w, &e);
+        failed += check_true(bad[i].name, st != ST_OK);
+        failed += check_has(bad[i].name, e.text, bad[i].says);
+    }
+    TestTensor t = test_tensor(FORMAT_MXFP4, 20, 64, 5);
+    WeightPart part = {FORMAT_MXFP4, 20};
+    failed += check_int(
+        "create", ops->weight_create(b, "bank", WEIGHT_MATMUL, 2, &part, 1, 64, &w, &e), ST_OK);
+    if (failed)
+        return failed;
+    failed += check_int("bytes", (int64_t)ops->weight_bytes(w), 2 * 2 * 2 * 272);
+    failed += check_int("no such matrix", ops->weight_set(b, w, 2, 0, &t.t, &e), ST_INPUT);
+    failed += check_int("no such part", ops->weight_set(b, w, 0, 1, &t.t, &e), ST_INPUT);
+    t.t.rows = 19;
+    failed += check_int("other shape", ops->weight_set(b, w, 1, 0, &t.t, &e), ST_INPUT);
+    failed += check_has("other shape", e.text, "mxfp4 [19, 64], expected mxfp4 [20, 64]");
+    t.t.rows = 20;
+    ((uint8_t *)t.scales)[18 * 2 + 1] = 255;
+    failed += check_int("NaN scale", ops->weight_set(b, w, 1, 0, &t.t, &e), ST_INPUT);
+    failed += check_has("NaN scale", e.text, "matrix 1, part 0, row 18: a block scale is 0xFF");
+    ops->weight_destroy(b, w);
+    ops->weight_destroy(b, NULL);
+    test_tensor_free(&t);
+    return failed;
+}
+
+/* Interleaved rows and transposed storage are read where they lie. */
+static int test_strides(const BackendOps *ops, Backend *b)
+{
+    enum { ROWS = 21, COLS = 50, N = 9 };
+    int failed = 0;
+    Err e;
+    TestTensor all = test_tensor(FORMAT_BF16, 2 * ROWS, COLS, 9),
+               turned = test_tensor(FORMAT_F32, COLS, ROWS, 10);
+    float *x = test_floats(N * COLS, 11), y[N][ROWS];
+    for (int which = 0; which < 2; which++) {
+        TestTensor view = which ? turned : all;
+        view.t.rows = ROWS;
+        view.t.cols = COLS;
+        if (which) {
+            view.t.row_bytes = turned.t.col_bytes;
+            view.t.col_bytes = turned.t.row_bytes;
+        } else { /* rows 1, 3, 5, ... */
+            view.t.data += view.t.row_bytes;
+            view.t.row_bytes *= 2;
+        }
+        Weight *w = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &view);
+        failed += check_int("matmul", ops->matmul(b, y, x, w, NULL, N, &e), ST_OK);
+        for (int r = 0; r < N; r++)
+            for (int o = 0; o < ROWS; o++) {
+                float acc = 0;
+                for (int k = 0; k < COLS; k++)
+                    acc =
+                        fmaf(x[r * COLS + k],
+                             which ? turned.value[k * ROWS + o] : all.value[(2 * o + 1) * COLS + k],
+                             acc);
+                failed += check_near(which ? "transposed" : "interleaved", y[r][o], acc, 0);
+            }
+        ops->weight_destroy(b, w);
+    }
+    test_tensor_free(&all);
+    test_tensor_free(&turned);
+    free(x);
+    return failed;
+}
+
+static int test_names(void)
+{
+    int failed = 0;
+    Err e;
+    IsaLevel isa;
+    failed += check_int("auto", isa_parse("auto", &isa, &e), ST_OK);
+    failed += check_int("auto is the best", isa, isa_best());
+    failed += check_int("scalar", isa_parse("scalar", &isa, &e), ST_OK);
+    failed += check_int("scalar", isa, ISA_SCALAR);
+    failed += check_int("unknown", isa_parse("sse9", &isa, &e), ST_USAGE);
+    failed += check_has("unknown", e.text, "unknown instruction set \"sse9\"");
+    if (isa_best() < ISA_AVX512) {
+        failed += check_int("lacking", isa_parse("avx512", &isa, &e), ST_USAGE);
+        BackendConfig config = {.isa = ISA_AVX512};
+        Backend *b = NULL;
+        failed += check_int("lacking", backend_find("cpu")->create(&config, &b, &e), ST_USAGE);
+    }
+    failed += check_true("no such backend", backend_find("abacus") == NULL);
+    return failed;
+}
+
+int main(void)
+{
+    const BackendOps *ops = backend_find("cpu");
+    TestBackend backends[MAX_TEST_BACKENDS];
+    int n = test_backends(ops, backends), failed = test_names();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        failed += run_case(ops, backends, n, &cases[i]);
+    failed += test_refusals(ops, backends[0].b);
+    for (int i = 0; i < n; i++)
+        failed += test_strides(ops, backends[i].b);
+    test_backends_free(ops, backends, n);
+    return test_result(failed);
+}

@@ -1,0 +1,281 @@
+/* tests/kernels/test_rows.c - the ops that treat rows one by one, against double precision and
+ * published vectors, and bit for bit across threads, instruction sets and numbers of rows. */
+#include "tests/support/check.h"
+#include "tests/support/kernel_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const BackendOps *ops;
+static Err e;
+
+/* Each backend's result must equal the first one's. */
+static int same_as_first(const char *what, const TestBackend *t, int i, const float *got,
+                         float *first, int64_t n)
+{
+    if (i == 0)
+        memcpy(first, got, (size_t)n * sizeof *got);
+    char name[600];
+    snprintf(name, sizeof name, "%s, %s", what, t->name);
+    return check_bits(name, got, first, n);
+}
+
+static int test_norm(const TestBackend *t, int n_backends)
+{
+    static const struct {
+        int n_rows, n_groups, width, gap;
+        NormKind kind;
+    } cases[] = {{1, 1, 1, 0, NORM_LLAMA},     {3, 1, 7, 2, NORM_FP32},
+                 {2, 3, 16, 5, NORM_LLAMA},    {5, 2, 65, 0, NORM_FP32},
+                 {40, 1, 1027, 1, NORM_LLAMA}, {4, 1, 24, 0, NORM_ZERO_CENTRED},
+                 {0, 1, 8, 0, NORM_LLAMA},     {7, 4, 31, 3, NORM_ZERO_CENTRED}};
+    int failed = 0;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int width = cases[c].width, used = cases[c].n_groups * width;
+        int64_t stride = used + cases[c].gap, n = cases[c].n_rows * stride;
+        float *x = test_floats(n, c + 1), *w = test_floats(width, c + 50);
+        float *y = test_alloc((size_t)n * sizeof *y), *first = test_alloc((size_t)n * sizeof *y);
+        for (int i = 0; i < n_backends; i++) {
+            memset(y, 0, (size_t)n * sizeof *y);
+            failed += check_int("norm",
+                                ops->norm(t[i].b, y, x, w, cases[c].n_rows, cases[c].n_groups,
+                                          width, stride, 1e-6f, cases[c].kind, &e),
+                                ST_OK);
+            failed += same_as_first("norm", &t[i], i, y, first, n);
+            for (int r = 0; r < cases[c].n_rows; r++)
+                for (int j = 0; j < stride; j++) {
+                    int64_t at = r * stride + j;
+                    double sum = 0, want = 0; /* gaps stay as they were */
+                    if (j < used) {
+                        for (int k = 0; k < width; k++)
+                            sum += pow(x[r * stride + j / width * width + k], 2);
+                        double weight = (cases[c].kind == NORM_ZERO_CENTRED) + (double)w[j % width];
+                        want = x[at] / sqrt(sum / width + 1e-6) * weight;
+                    }
+                    failed += check_near("norm", y[at], want, 1e-6 * (1 + fabs(want)));
+                }
+        }
+        float *in_place = test_floats(n, c + 1);
+        ops->norm(t[0].b, in_place, in_place, w, cases[c].n_rows, cases[c].n_groups, width, stride,
+                  1e-6f, cases[c].kind, &e);
+        for (int64_t at = 0; at < n; at++)
+            if (at % stride < used)
+                failed += check_near("norm in place", in_place[at], first[at], 0);
+        free(x);
+        free(w);
+        free(y);
+        free(first);
+        free(in_place);
+    }
+    /* models.md 1.2 */
+    static const float x[4] = {1, -2, 3, 0.5f}, one[4] = {1, 1, 1, 1}, zero[4] = {0};
+    static const double want[4] = {0.5298129, -1.0596257, 1.5894386, 0.2649064};
+    float y[4];
+    for (int i = 0; i < n_backends; i++) {
+        ops->norm(t[i].b, y, x, one, 1, 1, 4, 4, 1e-6f, NORM_LLAMA, &e);
+        failed += check_close("norm vector", y, want, 4, 1e-7);
+        ops->norm(t[i].b, y, x, zero, 1, 1, 4, 4, 1e-6f, NORM_ZERO_CENTRED, &e);
+        failed += check_close("zero-centred vector", y, want, 4, 1e-7);
+    }
+    return failed;
+}
+
+static int test_rope(const TestBackend *t, int n_backends)
+{
+    static const struct {
+        int n_rows, n_heads, head_dim, rotary, gap;
+        RopeLayout layout;
+    } cases[] = {{1, 1, 2, 2, 0, ROPE_HALF},        {3, 2, 6, 6, 1, ROPE_HALF},
+                 {90, 3, 64, 64, 10, ROPE_HALF},    {4, 2, 80, 50, 0, ROPE_HALF},
+                 {3, 2, 6, 4, 1, ROPE_INTERLEAVED}, {5, 1, 64, 34, 0, ROPE_INTERLEAVED}};
+    enum { POSITIONS = 11 };
+    int failed = 0;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int dim = cases[c].head_dim, rot = cases[c].rotary, half = rot / 2;
+        int64_t stride = cases[c].n_heads * dim + cases[c].gap, n = cases[c].n_rows * stride;
+        float *table = test_floats(POSITIONS * rot, 5), *x = test_floats(n, 6),
+              *first = test_floats(n, 6);
+        int32_t *position = test_alloc((size_t)cases[c].n_rows * sizeof *position);
+        for (int r = 0; r < cases[c].n_rows; r++)
+            position[r] = (r * 7 + 3) % POSITIONS;
+        RopeSpec rope = {table, rot, cases[c].layout};
+        for (int i = 0; i < n_backends; i++) {
+            float *y = test_floats(n, 6);
+            failed += check_int("rope",
+                                ops->rope(t[i].b, y, cases[c].n_rows, stride, cases[c].n_heads, dim,
+                                          position, &rope, &e),
+                                ST_OK);
+            failed += same_as_first("rope", &t[i], i, y, first, n);
+            free(y);
+        }
+        for (int64_t at = 0; at < n; at++) {
+            int64_t r = at / stride, in_row = at % stride, lane = in_row % dim;
+            const float *cosine = table + position[r] * rot, *sine = cosine + half;
+            double want = x[at];
+            if (in_row < cases[c].n_heads * dim && lane < rot) {
+                bool halves = cases[c].layout == ROPE_HALF;
+                int64_t pair = halves ? lane % half : lane / 2, step = halves ? half : 1;
+                bool second = halves ? lane >= half : lane % 2;
+                want = second ? (double)x[at] * cosine[pair] + (double)x[at - step] * sine[pair]
+                              : (double)x[at] * cosine[pair] - (double)x[at + step] * sine[pair];
+            }
+            failed += check_near("rope", first[at], want, 2e-7);
+        }
+        free(table);
+        free(x);
+        free(first);
+        free(position);
+    }
+    /* models.md 2: d = 4, theta 1e4, position 3 */
+    static const double want[2][4] = {{-1.4133525, 1.8791181, -2.8288575, 4.0581911},
+                                      {-1.2722325, -1.8388650, 2.8786681, 4.0881866}};
+    float table[4][4];
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < 2; i++) {
+            table[p][i] = (float)cos(p * pow(1e4, -i / 2.0));
+            table[p][2 + i] = (float)sin(p * pow(1e4, -i / 2.0));
+        }
+    for (int i = 0; i < n_backends; i++)
+        for (int layout = 0; layout < 2; layout++) {
+            float v[4] = {1, 2, 3, 4};
+            const int32_t position = 3;
+            RopeSpec rope = {table[0], 4, layout ? ROPE_INTERLEAVED : ROPE_HALF};
+            ops->rope(t[i].b, v, 1, 4, 1, 4, &position, &rope, &e);
+            failed += check_close("rope vector", v, want[layout], 4, 1.2e-7);
+        }
+    return failed;
+}
+
+static int test_embed(const TestBackend *t, int n_backends)
+{
+    enum { VOCAB = 9, COLS = 64, N = 700 };
+    int failed = 0;
+    float *y = test_alloc(N * COLS * sizeof *y);
+    int32_t ids[N];
+    for (int i = 0; i < N; i++)
+        ids[i] = i * 5 % VOCAB;
+    for (FormatId f = 0; f < N_FORMATS; f++) {
+        TestTensor table = test_tensor(f, VOCAB, COLS, 8), turned = table;
+        if (f == FORMAT_BF16) { /* the same values, stored by columns */
+            uint16_t *data = test_alloc(VOCAB * COLS * sizeof *data);
+            for (int r = 0; r < VOCAB; r++)
+                for (int k = 0; k < COLS; k++)
+                    data[k * VOCAB + r] = float_to_bf16(table.value[r * COLS + k]);
+            turned.t.data = turned.data = data;
+            turned.t.row_bytes = 2;
+            turned.t.col_bytes = 2 * VOCAB;
+        }
+        for (int i = 0; i < n_backends; i++)
+            for (int scaled = 0; scaled < 2; scaled++) {
+                float scale = scaled ? 1.7f : 1.0f;
+                Weight *w =
+                    test_weight(ops, t[i].b, WEIGHT_LOOKUP, 1, 1, scaled ? &table : &turned);
+                failed += check_int("embed", ops->embed(t[i].b, y, w, ids, N, scale, &e), ST_OK);
+                int wrong = 0;
+                for (int r = 0; r < N; r++)
+                    for (int k = 0; k < COLS; k++)
+                        wrong += y[r * COLS + k] != table.value[ids[r] * COLS + k] * scale;
+                failed += check_int(quant_format(f)->name, wrong, 0);
+                ops->weight_destroy(t[i].b, w);
+            }
+        if (turned.data != table.data)
+            free(turned.data);
+        test_tensor_free(&table);
+    }
+    free(y);
+    return failed;
+}
+
+static int test_sums(const TestBackend *t, int n_backends)
+{
+    static const struct {
+        int n, top_k, width;
+    } cases[] = {{1, 1, 1}, {3, 2, 37}, {50, 4, 300}, {0, 4, 8}};
+    int failed = 0;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int n = cases[c].n, top_k = cases[c].top_k, width = cases[c].width, n_rows = n * top_k + 1;
+        float *rows = test_floats((int64_t)n_rows * width, 1), *weight = test_floats(n * top_k, 2);
+        float *y = test_alloc((size_t)(n * width) * sizeof *y),
+              *first = test_alloc((size_t)(n * width) * sizeof *y);
+        int32_t *slot = test_alloc((size_t)(n * top_k) * sizeof *slot);
+        uint64_t seed = 3;
+        for (int i = 0; i < n * top_k; i++) /* one in five was dropped */
+            slot[i] =
+                test_random(&seed) % 5 ? (int32_t)(test_random(&seed) % (unsigned)n_rows) : -1;
+        for (int i = 0; i < n_backends; i++) {
+            Backend *b = t[i].b;
+            failed += check_int("combine",
+                                ops->combine(b, y, rows, slot, weight, n, top_k, width, &e), ST_OK);
+            failed += same_as_first("combine", &t[i], i, y, first, n * width);
+            for (int j = 0; j < n * width; j++) {
+                float acc = 0;
+                for (int s = 0; s < top_k; s++)
+                    if (slot[j / width * top_k + s] >= 0)
+                        acc = fmaf(weight[j / width * top_k + s],
+                                   rows[slot[j / width * top_k + s] * width + j % width], acc);
+                failed += check_near("combine", y[j], acc, 0);
+            }
+            int32_t *from = test_alloc((size_t)n * sizeof *from);
+            for (int r = 0; r < n; r++)
+                from[r] = (r * 3 + 1) % n_rows;
+            failed += check_int("gather", ops->gather(b, y, rows, from, n, width, &e), ST_OK);
+            for (int j = 0; j < n * width; j++)
+                failed += check_near("gather", y[j], rows[from[j / width] * width + j % width], 0);
+            free(from);
+        }
+        free(rows);
+        free(weight);
+        free(y);
+        free(first);
+        free(slot);
+    }
+    enum { LONG = 40001 };
+    float *y = test_floats(LONG, 4), *h = test_floats(LONG, 5);
+    for (int i = 0; i < n_backends; i++) {
+        float *sum = test_floats(LONG, 5);
+        failed += check_int("add", ops->add(t[i].b, sum, y, 0.22f, LONG, &e), ST_OK);
+        int wrong = 0;
+        for (int j = 0; j < LONG; j++)
+            wrong += sum[j] != fmaf(0.22f, y[j], h[j]);
+        failed += check_int("add", wrong, 0);
+        free(sum);
+    }
+    free(y);
+    free(h);
+    return failed;
+}
+
+static int test_memory(Backend *b)
+{
+    int failed = 0;
+    void *p = NULL;
+    static const size_t sizes[] = {0, 1, 65, (size_t)3 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        failed += check_int("alloc", ops->alloc(b, sizes[i], "a test", &p, &e), ST_OK);
+        failed += check_int("aligned", (int64_t)((uintptr_t)p % 64), 0);
+        memset(p, 1, sizes[i]);
+        ops->release(b, p);
+    }
+    failed += check_int("too much", ops->alloc(b, SIZE_MAX - 5, "all there is", &p, &e), ST_MEMORY);
+    failed += check_has("too much", e.text, "for all there is");
+    float a[3] = {1, 2, 3}, to[3];
+    failed += check_int("upload", ops->upload(b, to, a, sizeof a, &e), ST_OK);
+    failed += check_int("download", ops->download(b, a, to, sizeof a, &e), ST_OK);
+    failed += check_near("there and back", a[2], 3, 0);
+    failed += check_int("wait", ops->wait(b, &e), ST_OK);
+    ops->destroy(NULL);
+    return failed;
+}
+
+int main(void)
+{
+    ops = backend_find("cpu");
+    TestBackend backends[MAX_TEST_BACKENDS];
+    int n = test_backends(ops, backends);
+    int failed = test_norm(backends, n) + test_rope(backends, n) + test_embed(backends, n) +
+                 test_sums(backends, n) + test_memory(backends[0].b);
+    test_backends_free(ops, backends, n);
+    return test_result(failed);
+}

@@ -1,0 +1,46 @@
+/* tests/support/kernel_case.h - backends at every instruction set and several team sizes,
+ * reproducible random data, and random weights in every format. Out of memory ends the test. */
+#ifndef MB_TESTS_KERNEL_CASE_H
+#define MB_TESTS_KERNEL_CASE_H
+
+#include "kernels/backend.h"
+
+typedef struct TestBackend {
+    char name[32]; /* "avx2, 3 threads" */
+    Team *team;
+    Backend *b;
+} TestBackend;
+
+enum { MAX_TEST_BACKENDS = 9 };
+
+/* Each level that this processor has at 1, 2 and 3 threads, scalar at 1 thread first; says which
+ * levels are missing. Returns how many. */
+int test_backends(const BackendOps *ops, TestBackend out[MAX_TEST_BACKENDS]);
+void test_backends_free(const BackendOps *ops, TestBackend *t, int n);
+
+void *test_alloc(size_t bytes); /* exactly so many, so that a sanitizer sees the end; free() */
+/* n values about [-1, 1), from seed alone. */
+float *test_floats(int64_t n, uint64_t seed);
+/* A few uniform bits; advances *seed. */
+uint32_t test_random(uint64_t *seed);
+
+typedef struct TestTensor {
+    QuantTensor t;
+    float *value; /* [rows, cols], what t decodes to */
+    void *data, *scales;
+} TestTensor;
+/* MXFP4 scales run from 2^-9 to 2^-2; cols must be whole blocks. */
+TestTensor test_tensor(FormatId format, int64_t rows, int64_t cols, uint64_t seed);
+void test_tensor_free(TestTensor *t);
+
+/* A bank whose matrix m, part p is t[m * n_parts + p]. Failure ends the test. */
+Weight *test_weight(const BackendOps *ops, Backend *b, WeightUse use, int n_mats, int n_parts,
+                    const TestTensor *t);
+
+/* 1 and a message with the first differing index, unless all n values have the same bits. */
+int check_bits(const char *name, const float *got, const float *want, int64_t n);
+/* 1 and a message unless |got - want| <= tolerance * max(1, |want|) throughout. */
+int check_close(const char *name, const float *got, const double *want, int64_t n,
+                double tolerance);
+
+#endif
