@@ -7,6 +7,7 @@
 
 static int my_rank, ranks = 1;
 static atomic_int n_warnings;
+static atomic_int live_width;
 
 void log_init(int rank, int n_ranks)
 {
@@ -16,12 +17,14 @@ void log_init(int rank, int n_ranks)
 
 static void put(const char *kind, int name_rank, const char *fmt, va_list ap)
 {
-    char line[1024], text[900];
+    char line[1600], text[900], who[40] = "";
+    int live = atomic_exchange(&live_width, 0);
+    live = live > 512 ? 512 : live;
     vsnprintf(text, sizeof text, fmt, ap);
     if (name_rank && ranks > 1)
-        snprintf(line, sizeof line, "moebatch: rank %d: %s%s\n", my_rank, kind, text);
-    else
-        snprintf(line, sizeof line, "moebatch: %s%s\n", kind, text);
+        snprintf(who, sizeof who, "rank %d: ", my_rank);
+    snprintf(line, sizeof line, "%s%*s%smoebatch: %s%s%s\n", live ? "\r" : "", live, "",
+             live ? "\r" : "", who, kind, text);
     fputs(line, stderr); /* one call, so that lines of several ranks do not mix */
 }
 
@@ -51,6 +54,11 @@ void log_warn_once(const char *fmt, ...)
     atomic_fetch_add(&n_warnings, 1);
     put("warning: ", 0, fmt, ap);
     va_end(ap);
+}
+
+void log_live_line(int width)
+{
+    atomic_store(&live_width, width);
 }
 
 int log_warnings(void)
