@@ -19,7 +19,7 @@ mpirun --version | head -n 1
 pkg-config --modversion libcjson | sed 's/^/cJSON /'
 
 echo "tests: configuring and building in build-tests"
-cmake -S . -B build-tests -DCMAKE_BUILD_TYPE=Release -DMOEBATCH_WERROR=ON
+cmake -S . -B build-tests -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMOEBATCH_WERROR=ON
 cmake --build build-tests -j "$cores"
 
 echo "tests: running"
