@@ -66,14 +66,21 @@ static int cores_here(void)
     return n > 0 && n < INT_MAX ? (int)n : 1;
 }
 
-/* Ranks that share cores must yield while they wait: a rank that spins keeps the one it waits for
+/* What MPI reads from the environment when it starts; whatever the user has set stays.
+ *
+ * Ranks that share cores must yield while they wait: a rank that spins keeps the one it waits for
  * off the core, and a small collective takes 20 ms instead of 50 us. Open MPI notices only some of
  * the cases. Yielding costs next to nothing where each rank has a core, so a rank that is bound to
- * few cores may say yes needlessly. */
-static Status yield_when_crowded(Err *e)
+ * few cores may say yes needlessly.
+ *
+ * hwloc's GL part asks for ten X servers on localhost, each time: where that name has to be looked
+ * up, seconds. */
+static Status prepare_environment(Err *e)
 {
     int n_local = env_int("OMPI_COMM_WORLD_LOCAL_SIZE", slurm_tasks_on_a_node());
-    if (n_local > cores_here() && setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0) != 0)
+    bool crowded = n_local > cores_here();
+    if ((crowded && setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0) != 0) ||
+        setenv("HWLOC_COMPONENTS", "-gl", 0) != 0)
         return err_set(e, ST_MEMORY, "no memory for the environment");
     return ST_OK;
 }
@@ -95,7 +102,7 @@ Status comm_waited(Comm *c, Err *e, const char *call_name, int code)
 
 static Status start_mpi(Comm *c, int *argc, char ***argv, int said, Err *e)
 {
-    TRY(yield_when_crowded(e));
+    TRY(prepare_environment(e));
     int already = 0, provided = 0, code;
     MPI_Initialized(&already);
     if (already)

@@ -7,9 +7,11 @@ cd "$(dirname "$0")/.."
 
 sh app/setup.sh
 
-# Open MPI refuses root unless told, and in a container its single-copy transfers are often forbidden.
+# Open MPI refuses root unless told, and in a container its single-copy transfers are often forbidden. hwloc looks
+# for X servers, which takes seconds where localhost has to be looked up.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_copy_mechanism:-none}"
+export HWLOC_COMPONENTS="${HWLOC_COMPONENTS:--gl}"
 
 cores=$(nproc)
 echo "tests: $(uname -srm), $cores cores"
