@@ -25,10 +25,12 @@ typedef struct Input {
     char path[1024];
 } Input;
 
-/* Reads the file once and writes index_path (atomically). digest: SHA-256 of the bytes. */
+/* Reads the file once and writes index_path (atomically). digest: SHA-256 of the bytes. Memory: the longest line and about
+ * 24 bytes per row. Keys that nobody reads and a missing "method" are named by log_warn_once, so one rank scans for all. */
 Status input_scan(const char *path, const char *index_path, uint8_t digest[32], int64_t *n_rows, Err *e);
+/* Maps the index that input_scan wrote. */
 Status input_open(const char *path, const char *index_path, Input *out, Err *e);
-void input_close(Input *in);
+void input_close(Input *in); /* also after a failed input_open, and twice */
 /* Replaces *out with the line of row, BOM and a final CR removed. A file that shrank is ST_IO. */
 Status input_read(const Input *in, int64_t row, StrBuf *out, Err *e);
 
