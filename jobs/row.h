@@ -63,7 +63,7 @@ typedef enum FinishReason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH } FinishReas
 typedef struct Prompt {
     TokenIds ids;
     TokenLogprobs *logprobs; /* [ids.n], the first unused; NULL unless the row asks for them */
-    const char *text;        /* as given, for echo; NULL when the prompt came as ids */
+    const char *text;        /* as given, kept for echo; NULL when the prompt came as ids or was truncated */
     size_t text_len;
 } Prompt;
 
@@ -91,6 +91,7 @@ typedef struct Row {
     int64_t line;  /* physical line, from 1 */
     Arena arena;   /* what the fields below point into */
     const char *custom_id; /* NULL: none */
+    size_t custom_id_len;  /* it may hold U+0000 */
     uint8_t key[32];       /* row key: contract.md section 1 */
     uint8_t digest[32];    /* SHA-256 of the line */
     const char *model;     /* as echoed in the body */
@@ -119,11 +120,20 @@ typedef struct RowContext {
     int64_t seed;
 } RowContext;
 
+/* The sampling values that rows without the keys get, from flags, generation_config.json and OpenAI's defaults. */
+void row_default_params(const RowContext *context, SamplingParams *out);
+/* The same with their sources, as one JSON object for the manifest. */
+void row_defaults_json(const RowContext *context, StrBuf *out);
+
 /* Parses and tokenizes one line without its line end (CR removed too). duplicate_of: physical line of an earlier row
  * with the same custom_id, or 0. cache may be NULL when context->tokenizer is. */
 Status row_parse(const RowContext *context, TokenizerCache *cache, const char *line, size_t len, int64_t index,
                  int64_t line_no, int64_t duplicate_of, Row **out, Err *e);
 void row_free(Row *r); /* NULL is fine */
+
+/* The most tokens that c may generate: max_tokens or what the context leaves. 0 for an echo with max_tokens 0, which the
+ * scheduler ends once the prompt's log-probabilities are there. */
+int choice_max_new(const RowContext *context, const Row *r, const Choice *c);
 
 /* Appends a generated token and decides whether the choice is finished: eos ids, stop ids, stop strings, max_tokens,
  * the context limit. lp: NULL unless params.logprobs >= 0. */
