@@ -2,7 +2,7 @@
  * run finds. */
 #include "jobs/journal.h"
 #include "tests/support/check.h"
-#include "tests/support/tempdir.h"
+#include "tests/support/temp_dir.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -27,8 +27,8 @@ static const JobIdentity mine = {.model = "aaaaaaaaaaaaaaaaaaaa1111",
 
 static void clean(void)
 {
-    tempdir_remove(DIR);
-    tempdir_remove(OUT);
+    temp_dir_remove(DIR);
+    temp_dir_remove(OUT);
 }
 
 /* ---- paths ---- */
@@ -66,8 +66,8 @@ static int test_paths(void)
     };
     int failed = 0;
     mkdir("some_dir", 0777);
-    tempdir_put("some_file", "x", 1);
-    tempdir_put("blocked.job", "x", 1);
+    temp_dir_put("some_file", "x", 1);
+    temp_dir_put("blocked.job", "x", 1);
     failed += check_int("fifo", mkfifo("some_fifo", 0666), 0);
     failed += check_int("link", symlink("nowhere", "some_link"), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -128,7 +128,7 @@ static Status begin(bool overwrite, const JobIdentity *id, Job *job, Err *e)
 static int check_out(const char *name, const char *want)
 {
     char got[200] = "";
-    tempdir_get(OUT, got, sizeof got);
+    temp_dir_get(OUT, got, sizeof got);
     return check_str(name, got, want);
 }
 
@@ -181,7 +181,7 @@ static int test_life(void)
     failed += check_out("merged", WHOLE);
     failed += check_int("no litter", access(OUT ".tmp", F_OK), -1);
     job_close(&job);
-    failed += check_true("digest", tempdir_get(DIR "/done.json", text, sizeof text) > 0);
+    failed += check_true("digest", temp_dir_get(DIR "/done.json", text, sizeof text) > 0);
     failed += check_has("digest", text,
                         "8738b08a5792563dffd03af0eb37ae48589429b774e387d9a24d38cb949ea0a5");
 
@@ -200,12 +200,12 @@ static int test_life(void)
     job_close(&job);
 
     /* A copy of the output is still the output; another text is not. */
-    tempdir_remove(OUT);
-    tempdir_put(OUT, WHOLE, strlen(WHOLE));
+    temp_dir_remove(OUT);
+    temp_dir_put(OUT, WHOLE, strlen(WHOLE));
     failed += check_int("copy", begin(false, &mine, &job, &e), ST_OK);
     failed += check_int("copy", job.state, JOB_DONE);
     job_close(&job);
-    tempdir_put(OUT, "{\"row\":0}\n{\"row\":1}\n{\"row\":9}\n", strlen(WHOLE));
+    temp_dir_put(OUT, "{\"row\":0}\n{\"row\":1}\n{\"row\":9}\n", strlen(WHOLE));
     failed += check_int("changed", begin(false, &mine, &job, &e), ST_INPUT);
     failed += check_has("changed", e.text, "is not what the journal " DIR " wrote; --overwrite");
     failed += check_int("changed, overwrite", begin(true, &mine, &job, &e), ST_OK);
@@ -223,7 +223,7 @@ static int test_overwrite(void)
     Err e = {.text = ""};
     int64_t n_failed;
     clean();
-    tempdir_put(OUT, "precious\n", 9);
+    temp_dir_put(OUT, "precious\n", 9);
     failed += check_int("refused", begin(false, &mine, &job, &e), ST_INPUT);
     failed += check_int("first", begin(true, &mine, &job, &e), ST_OK);
     failed += check_int("fresh", job.state, JOB_FRESH);
@@ -263,7 +263,7 @@ static int test_overwrite(void)
     job_close(&job);
 
     /* An unfinished journal beside an output that somebody else put there. */
-    tempdir_put(OUT, "stranger\n", 9);
+    temp_dir_put(OUT, "stranger\n", 9);
     failed += check_int("stranger", begin(false, &mine, &job, &e), ST_INPUT);
     failed += check_has("stranger", e.text, "is not what the journal");
 
@@ -338,7 +338,7 @@ static int test_identity(void)
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         clean();
         mkdir(DIR, 0777);
-        tempdir_put(DIR "/header.json", broken[i].header, strlen(broken[i].header));
+        temp_dir_put(DIR "/header.json", broken[i].header, strlen(broken[i].header));
         failed += check_int(broken[i].name, begin(false, &first, &job, &e), ST_INPUT);
         failed += check_has(broken[i].name, e.text, broken[i].text);
         failed += check_has(broken[i].name, e.text, "--overwrite starts again");
@@ -408,7 +408,7 @@ static int test_merge_sizes(void)
     }
     failed += check_int("merge", journal_merge(&job, ROWS, &n_failed, &e), ST_OK);
     failed += check_int("no failed rows", n_failed, 0);
-    long size = tempdir_get(OUT, got, 20000000);
+    long size = temp_dir_get(OUT, got, 20000000);
     char *at = got;
     int64_t wrong = 0, lines = 0;
     for (int row = 0; row < ROWS && at && size > 0; row++, lines++) {
@@ -462,9 +462,9 @@ static int test_merge_crash(void)
     failed += check_int("before the rename", journal_merge(&job, 3, &n_failed, &e), ST_OK);
     failed += check_out("before the rename", WHOLE);
     job_close(&job);
-    tempdir_remove(OUT);
-    tempdir_remove(DIR "/done.json");
-    tempdir_put(OUT ".tmp", "{\"row\"", 6);
+    temp_dir_remove(OUT);
+    temp_dir_remove(DIR "/done.json");
+    temp_dir_put(OUT ".tmp", "{\"row\"", 6);
     failed += check_int("in the middle", begin(false, &mine, &job, &e), ST_OK);
     failed += check_int("in the middle", journal_merge(&job, 3, &n_failed, &e), ST_OK);
     failed += check_out("in the middle", WHOLE);
@@ -569,7 +569,7 @@ static int test_two(void)
 
 int main(void)
 {
-    tempdir_enter();
+    temp_dir_enter();
     int failed = test_paths();
     failed += test_not_writable();
     failed += test_life();

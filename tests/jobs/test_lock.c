@@ -2,7 +2,7 @@
  */
 #include "jobs/lock.h"
 #include "tests/support/check.h"
-#include "tests/support/tempdir.h"
+#include "tests/support/temp_dir.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -42,10 +42,10 @@ static int test_way(const char *name, bool by_text,
     Err e = {.text = ""};
     char text[100], want[60];
     failed += check_int(name, take("lock", 0, &a, &e), ST_OK);
-    failed += check_true(name, tempdir_get("lock", text, sizeof text) > 0);
+    failed += check_true(name, temp_dir_get("lock", text, sizeof text) > 0);
     lock_release(&a);
     lock_release(&a); /* twice is fine */
-    failed += check_int("released", tempdir_get("lock", text, sizeof text), 0);
+    failed += check_int("released", temp_dir_get("lock", text, sizeof text), 0);
     failed += check_int("again", take("lock", 0, &a, &e), ST_OK);
     lock_release(&a);
 
@@ -80,24 +80,24 @@ int main(void)
     Lock l;
     Err e = {.text = ""};
     char text[200], host[65] = "";
-    tempdir_enter();
+    temp_dir_enter();
     failed += test_way("flock", false, lock_take);
     failed += test_way("text", true, lock_take_by_text);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        tempdir_put("lock", texts[i].text, strlen(texts[i].text));
+        temp_dir_put("lock", texts[i].text, strlen(texts[i].text));
         failed += check_int(texts[i].name, lock_take_by_text("lock", 0, &l, &e), texts[i].want);
         if (texts[i].want != ST_OK)
             failed += check_has(texts[i].name, e.text, "remove that file");
         lock_release(&l);
         /* Where locks work, a text that was left behind by a killed job decides nothing. */
-        tempdir_put("lock", texts[i].text, strlen(texts[i].text));
+        temp_dir_put("lock", texts[i].text, strlen(texts[i].text));
         failed += check_int(texts[i].name, lock_take("lock", 0, &l, &e), ST_OK);
         lock_release(&l);
     }
     /* Our own number, but of a process that started at another time. */
     gethostname(host, sizeof host - 1);
     int n = snprintf(text, sizeof text, "%s %d 1\n", host, (int)getpid());
-    tempdir_put("lock", text, (size_t)n);
+    temp_dir_put("lock", text, (size_t)n);
     failed += check_int("a number used again", lock_take_by_text("lock", 0, &l, &e), ST_OK);
     lock_release(&l);
     return test_result(failed);

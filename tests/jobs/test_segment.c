@@ -3,7 +3,7 @@
 #include "jobs/journal.h"
 #include "io/log.h"
 #include "tests/support/check.h"
-#include "tests/support/tempdir.h"
+#include "tests/support/temp_dir.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ enum { R = RECORD_RESULT, P = RECORD_PARTIAL, HEAD = RECORD_HEADER_BYTES };
 
 static void fresh_dir(void)
 {
-    tempdir_remove(DIR);
+    temp_dir_remove(DIR);
     if (mkdir(DIR, 0777) != 0)
         perror(DIR);
 }
@@ -241,7 +241,7 @@ static long small_segment(uint8_t *bytes, long *ends)
     long at = 0;
     for (int i = 0; i < N_SMALL; i++)
         ends[i] = at += HEAD + (long)strlen(small[i].payload);
-    long n = tempdir_get(SEGMENT, bytes, 1000);
+    long n = temp_dir_get(SEGMENT, bytes, 1000);
     return check_int("size of a segment", n, at) ? 0 : n;
 }
 
@@ -260,7 +260,7 @@ static int test_truncation(void)
         while (whole < N_SMALL && ends[whole] <= len)
             whole++;
         snprintf(name, sizeof name, "cut at %ld", len);
-        tempdir_put(SEGMENT, bytes, (size_t)len);
+        temp_dir_put(SEGMENT, bytes, (size_t)len);
         failed += check_int(name, journal_scan(DIR, N_SMALL, &s, &e), ST_OK);
         failed += check_int(name, s.dropped_bytes, len - (whole ? ends[whole - 1] : 0));
         for (int row = 0; row < N_SMALL; row++)
@@ -284,7 +284,7 @@ static int test_flips(void)
         while (ends[hit] <= bit / 8)
             hit++;
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        tempdir_put(SEGMENT, bytes, (size_t)size);
+        temp_dir_put(SEGMENT, bytes, (size_t)size);
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
         failed += journal_scan(DIR, N_SMALL, &s, &e) != ST_OK;
         for (int row = 0; row < N_SMALL; row++)
@@ -326,7 +326,7 @@ static int test_garbage(void)
         memcpy(put + (n += first), cases[i].between, cases[i].n_between);
         memcpy(put + (n += cases[i].n_between), bytes + first, rest);
         memcpy(put + (n += rest), cases[i].behind, cases[i].n_behind);
-        tempdir_put(SEGMENT, put, n + cases[i].n_behind);
+        temp_dir_put(SEGMENT, put, n + cases[i].n_behind);
         int saved = hush(), before = log_warnings();
         failed += check_int(cases[i].name, journal_scan(DIR, N_SMALL, &s, &e), ST_OK);
         unhush(saved);
@@ -338,9 +338,9 @@ static int test_garbage(void)
     }
     /* Other files of the directory, and names that are only nearly those of segments, are left
      * alone. */
-    tempdir_put(DIR "/segment-1-0.bin", "x", 1);
-    tempdir_put(DIR "/segment-0001-0000.bin~", "x", 1);
-    tempdir_put(DIR "/segment-0001-0000.bin.tmp", "x", 1);
+    temp_dir_put(DIR "/segment-1-0.bin", "x", 1);
+    temp_dir_put(DIR "/segment-0001-0000.bin~", "x", 1);
+    temp_dir_put(DIR "/segment-0001-0000.bin.tmp", "x", 1);
     char(*names)[SEGMENT_NAME_MAX] = NULL;
     int n = 0;
     Err e;
@@ -399,7 +399,7 @@ static int test_full_disk(void)
     JournalScan scan;
     int64_t n = 0;
     memset(payload, 'x', sizeof payload);
-    tempdir_remove(DIR);
+    temp_dir_remove(DIR);
     mkdir(DIR, 0777);
     if (mount("tmpfs", DIR, "tmpfs", 0, "size=64k") != 0) {
         printf("a full disk: not tried, this process may not mount one\n");
@@ -530,7 +530,7 @@ static int test_crash(void)
 
 int main(void)
 {
-    tempdir_enter();
+    temp_dir_enter();
     int failed = test_choices();
     int stranger_warnings = log_warnings(); /* of the rows past the input */
     failed += check_int("rows past the input are reported", stranger_warnings, 2);

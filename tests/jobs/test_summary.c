@@ -2,7 +2,7 @@
 #include "jobs/metrics.h"
 #include "jobs/summary.h"
 #include "tests/support/check.h"
-#include "tests/support/tempdir.h"
+#include "tests/support/temp_dir.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -79,7 +79,7 @@ static int test_metrics(void)
     char text[20000];
     Err e = {.text = ""};
     failed += check_int("write", metrics_write("m.json", &m, &e), ST_OK);
-    failed += check_true("read", tempdir_get("m.json", text, sizeof text) > 0);
+    failed += check_true("read", temp_dir_get("m.json", text, sizeof text) > 0);
     cJSON *o = cJSON_Parse(text);
     failed += check_true("JSON", o != NULL);
     const struct {
@@ -130,7 +130,7 @@ static int test_metrics(void)
 int main(void)
 {
     int failed = 0;
-    tempdir_enter();
+    temp_dir_enter();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         StrBuf b = {.data = NULL};
         summary_format(&cases[i].s, &b);
