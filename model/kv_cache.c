@@ -70,6 +70,8 @@ Status kv_create(KvCache *out, const Arch *arch, const BackendOps *ops, Backend 
     kv.n_groups = count_groups(arch, kv.groups);
     if (kv.n_groups < 0)
         return err_set(e, ST_INPUT, "the model has more than %d kinds of attention window", MAX_KV_GROUPS);
+    if (arch->n_layers < 1)
+        return err_set(e, ST_INPUT, "the model has no layers");
     kv.layer_group = calloc((size_t)arch->n_layers, sizeof *kv.layer_group);
     kv.layer_slot = calloc((size_t)arch->n_layers, sizeof *kv.layer_slot);
     if (!kv.layer_group || !kv.layer_slot) {
