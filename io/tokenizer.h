@@ -53,7 +53,8 @@ int32_t tokenizer_n_ids(const Tokenizer *t);
 int32_t tokenizer_bos_id(const Tokenizer *t);
 int32_t tokenizer_eos_id(const Tokenizer *t);
 
-/* Streaming decode, as the reference's decode stream: *out gets what id adds, possibly nothing yet. */
+/* Streaming decode, as the reference's decode stream: *out gets what id adds, possibly nothing yet; text
+ * that is held back at the end (half a character) is never flushed. */
 typedef struct TokenStream TokenStream;
 Status tokenstream_create(const Tokenizer *t, bool skip_special, TokenStream **out, Err *e);
 Status tokenstream_step(TokenStream *s, int32_t id, StrBuf *out, Err *e);

@@ -26,10 +26,11 @@ enum {
     UC_N,
     UC_P,
     UC_S,
+    UC_SPACE,        /* White_Space, none of which is in the categories above */
     UC_CATEGORY = 15 /* mask */
 };
 /* The flags above them. WORD is the regex class \w, ND the regex class \d. */
-enum { UC_SPACE = 0x10, UC_HAN = 0x20, UC_WORD = 0x40, UC_ND = 0x80 };
+enum { UC_HAN = 0x20, UC_WORD = 0x40, UC_ND = 0x80 };
 
 /* One class per code point; filled by unicode_init. Flat, since scanners ask for every character.
  */
