@@ -9,17 +9,24 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char DIR[] = "d";
+
+static void put(const char *name, const void *bytes, size_t len)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/%s", DIR, name);
+    temp_dir_put(path, bytes, len);
+}
+
 /* A file whose header is given and whose data are n_data zero bytes. */
-static bool write_part(const char *dir, const char *name, const char *header, size_t n_data)
+static void put_part(const char *name, const char *header, size_t n_data)
 {
     uint8_t file[1024] = {0};
     size_t n = strlen(header);
-    if (8 + n + n_data > sizeof file)
-        return false;
     file[0] = (uint8_t)n;
     file[1] = (uint8_t)(n >> 8);
     memcpy(file + 8, header, n);
-    return temp_dir_write(dir, name, file, 8 + n + n_data);
+    put(name, file, 8 + n + n_data);
 }
 
 #define A "\"a\": {\"dtype\": \"U8\", \"shape\": [3], \"data_offsets\": [0, 3]}"
@@ -27,12 +34,12 @@ static bool write_part(const char *dir, const char *name, const char *header, si
 #define C "\"c\": {\"dtype\": \"U8\", \"shape\": [5], \"data_offsets\": [0, 5]}"
 #define MAP(inner) "{\"metadata\": {\"total_size\": 12}, \"weight_map\": {" inner "}}"
 
-static bool write_all(const char *dir, const char *index, const char *second)
+static void put_all(const char *index, const char *second)
 {
-    temp_dir_empty(dir);
-    return write_part(dir, "p1.safetensors", "{" A ", " B "}", 7) &&
-           write_part(dir, "p2.safetensors", second, 5) &&
-           temp_dir_write(dir, "model.safetensors.index.json", index, strlen(index));
+    temp_dir_fresh(DIR);
+    put_part("p1.safetensors", "{" A ", " B "}", 7);
+    put_part("p2.safetensors", second, 5);
+    put("model.safetensors.index.json", index, strlen(index));
 }
 
 static const struct {
@@ -81,31 +88,29 @@ static const struct {
      "p2.safetensors: tensor \"c\": data ends at byte 6, but only 5 bytes"},
 };
 
-static int check_broken(const char *dir)
+static int check_broken(void)
 {
     int failed = 0;
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         TensorSet s;
         Err e = {0};
-        failed += check_true(broken[i].name, write_all(dir, broken[i].index, broken[i].second));
-        failed += check_int(broken[i].name, tensor_set_open(dir, &s, &e), broken[i].status);
+        put_all(broken[i].index, broken[i].second);
+        failed += check_int(broken[i].name, tensor_set_open(DIR, &s, &e), broken[i].status);
         failed += check_has(broken[i].name, e.text, broken[i].message);
         tensor_set_close(&s);
     }
     return failed;
 }
 
-static int check_good(const char *dir)
+static int check_good(void)
 {
     TensorSet s;
     Err e = {0};
     int failed = 0;
-    failed +=
-        check_true("write", write_all(dir,
-                                      MAP("\"c\": \"p2.safetensors\", \"a\": \"p1.safetensors\", "
-                                          "\"b\": \"p1.safetensors\""),
-                                      "{" C "}"));
-    failed += check_int("two parts", tensor_set_open(dir, &s, &e), ST_OK);
+    put_all(MAP("\"c\": \"p2.safetensors\", \"a\": \"p1.safetensors\", "
+                "\"b\": \"p1.safetensors\""),
+            "{" C "}");
+    failed += check_int("two parts", tensor_set_open(DIR, &s, &e), ST_OK);
     failed += check_int("tensors", s.n, 3);
     failed += check_int("parts", s.n_parts, 2);
     const TensorEntry *b = tensor_set_find(&s, "b");
@@ -115,30 +120,26 @@ static int check_good(const char *dir)
     failed += check_int("its bytes", b ? b->bytes : -1, 4);
     tensor_set_close(&s);
 
-    failed += check_true("write", write_part(dir, "model.safetensors", "{" C "}", 5));
+    put_part("model.safetensors", "{" C "}", 5);
     int before = log_warnings();
-    failed += check_int("both kinds", tensor_set_open(dir, &s, &e), ST_OK);
+    failed += check_int("both kinds", tensor_set_open(DIR, &s, &e), ST_OK);
     failed += check_int("the single file is read", s.n, 1);
     failed += check_int("with a warning", log_warnings() - before, 1);
     tensor_set_close(&s);
     tensor_set_close(&s);
 
-    temp_dir_empty(dir);
-    failed += check_int("nothing there", tensor_set_open(dir, &s, &e), ST_IO);
+    temp_dir_fresh(DIR);
+    failed += check_int("nothing there", tensor_set_open(DIR, &s, &e), ST_IO);
     failed += check_has("says what", e.text,
                         "neither model.safetensors nor model.safetensors.index.json");
-    failed += check_true("write", temp_dir_write(dir, "model.safetensors", "", 0));
-    failed += check_int("empty file", tensor_set_open(dir, &s, &e), ST_INPUT);
+    put("model.safetensors", "", 0);
+    failed += check_int("empty file", tensor_set_open(DIR, &s, &e), ST_INPUT);
     failed += check_has("names it", e.text, "model.safetensors: 0 bytes");
     return failed;
 }
 
 int main(void)
 {
-    char dir[TEMP_DIR_MAX];
-    if (!temp_dir_create(dir))
-        return test_result(1);
-    int failed = check_good(dir) + check_broken(dir);
-    temp_dir_remove(dir);
-    return test_result(failed);
+    temp_dir_enter();
+    return test_result(check_good() + check_broken());
 }
