@@ -404,7 +404,7 @@ static Status parse_group(Compiler *c, Node **out)
     bool old_fold = c->fold;
     NodeType type = N_CAT;
     uint32_t negative = 0;
-    Node *body;
+    Node *body = NULL;
     if (accept(c, "?i:")) {
         c->fold = true;
     } else if (accept(c, "?=")) {

@@ -206,6 +206,8 @@ static void note_record(void *ctx, const RecordHeader *h, uint64_t at)
 {
     ScanStep *step = ctx;
     JournalScan *s = step->scan;
+    if (h->kind == RECORD_LOGITS)
+        return; /* beside a result, not instead of one */
     if (h->row < 0 || h->row >= s->n_rows) {
         step->strangers++;
         return;

@@ -45,5 +45,5 @@ bool record_decode(const uint8_t in[RECORD_HEADER_BYTES], RecordHeader *out)
     out->row = (int64_t)get(in + 8, 8);
     out->bytes = get(in + 16, 8);
     out->payload_crc = (uint32_t)get(in + 24, 4);
-    return out->kind == RECORD_RESULT || out->kind == RECORD_PARTIAL;
+    return out->kind >= RECORD_RESULT && out->kind <= RECORD_LOGITS;
 }

@@ -1,0 +1,27 @@
+/* app/job_options.h - the flags that every command which runs a model takes. */
+#ifndef MB_APP_JOB_OPTIONS_H
+#define MB_APP_JOB_OPTIONS_H
+
+#include "app/options.h"
+#include "jobs/job_run.h"
+
+typedef struct JobOptions {
+    JobConfig job;
+    OptionList accept_keys;
+    const char *generation_config, *progress;
+} JobOptions;
+
+enum { MAX_OPTIONS = 48 };
+
+/* Defaults, and the table entries common to all; returns how many were written to out. */
+void job_options_init(JobOptions *o);
+size_t job_options_engine(JobOptions *o, Option *out);
+/* After parsing: words to values. */
+Status job_options_finish(JobOptions *o, Err *e);
+
+/* Starts the ranks, runs, prints the error if any (rank 0), ends the ranks: the exit code. run gets ctx. */
+int app_with_ranks(int argc, char **argv, int (*run)(void *ctx, Comm *comm, Status *st, Err *e), void *ctx);
+/* Prints "moebatch COMMAND: TEXT" and returns 2. */
+int app_usage(const char *command, const Err *e);
+
+#endif

@@ -1,0 +1,158 @@
+/* jobs/engine.c - see engine.h. */
+#include "jobs/engine.h"
+
+#include "io/clock.h"
+#include "io/log.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ROUND_BYTES = 256 << 20, LOGITS_BYTES = 64 << 20 };
+
+/* "dir/name///" -> "name". */
+static void base_name(const char *path, char *out, size_t cap)
+{
+    char full[4096];
+    if (!realpath(path, full))
+        snprintf(full, sizeof full, "%s", path);
+    const char *slash = strrchr(full, '/');
+    snprintf(out, cap, "%.255s", slash ? slash + 1 : full);
+}
+
+static int usable_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int)n : 1;
+}
+
+/* Launchers that bind give each rank its own cores; others leave all to every rank of the node. */
+static int default_threads(const Comm *comm)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    int cores = usable_cores();
+    if (online > 0 && cores < online && cores * comm->n_local <= online)
+        return cores;
+    int n = cores / comm->n_local;
+    return n > 0 ? n : 1;
+}
+
+static Status agree_isa(Engine *g, Err *e)
+{
+    IsaLevel wanted;
+    TRY(isa_parse(g->config.isa, &wanted, e));
+    int64_t level = wanted;
+    if (strcmp(g->config.isa, "auto") == 0) {
+        TRY(comm_min_int64(g->comm, &level, 1, e));
+        g->isa = (IsaLevel)level;
+        return ST_OK;
+    }
+    return engine_use_isa(g, g->config.isa, e);
+}
+
+Status engine_use_isa(Engine *g, const char *isa, Err *e)
+{
+    IsaLevel wanted;
+    Status st = isa_parse(isa, &wanted, e);
+    if (st == ST_OK && wanted > isa_best())
+        st = err_set(e, ST_INPUT, "%s: this processor has no %s (its best level is %s), which the job's results depend on",
+                     g->comm->host, isa, isa_name(isa_best()));
+    g->isa = wanted;
+    return dist_agree(g->comm, st, e);
+}
+
+static Status open_local(Engine *g, Err *e)
+{
+    const EngineConfig *c = &g->config;
+    if (strcmp(c->backend, "auto") != 0 && !backend_find(c->backend))
+        return err_set(e, ST_USAGE, "--backend %s: is not in this build", c->backend);
+    g->ops = backend_find(strcmp(c->backend, "auto") == 0 ? "cpu" : c->backend);
+    TRY(arch_load(c->model_dir, c->accept_keys, c->n_accept_keys, &g->arch, &g->generation, e));
+    TRY(tokenizer_load(c->model_dir, &g->tokenizer, e));
+    if (g->tokenizer)
+        TRY(tokenizer_cache_create(g->tokenizer, &g->tokenizer_cache, e));
+    if (g->tokenizer && tokenizer_n_ids(g->tokenizer) > g->arch.vocab)
+        log_warn_once("%s: the tokenizer has ids up to %d, the model only %d rows of logits", c->model_dir,
+                      tokenizer_n_ids(g->tokenizer) - 1, g->arch.vocab);
+    if (!c->use_generation_config)
+        g->generation = (GenerationDefaults){0};
+    base_name(c->model_dir, g->model_name, sizeof g->model_name);
+    int max_len = g->arch.max_positions;
+    if (c->max_model_len > 0 && c->max_model_len < max_len)
+        max_len = c->max_model_len;
+    g->context = (RowContext){.tokenizer = g->tokenizer, .arch = &g->arch, .generation = &g->generation,
+                              .max_len = max_len, .default_name = g->model_name};
+    return ST_OK;
+}
+
+Status engine_open(Engine *out, const EngineConfig *config, Comm *comm, Err *e)
+{
+    *out = (Engine){.config = *config, .comm = comm};
+    TRY(dist_agree(comm, open_local(out, e), e));
+    return agree_isa(out, e);
+}
+
+static size_t free_memory(void)
+{
+    char line[200];
+    size_t kib = 0;
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %zu kB", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib << 10;
+}
+
+/* What max_batch full contexts need, within half of this node's free memory shared by its ranks. */
+static size_t default_kv_bytes(const Engine *g)
+{
+    size_t block = kv_block_bytes(&g->arch, g->ops, g->backend);
+    size_t pages = ((size_t)g->context.max_len + KV_PAGE - 1) / KV_PAGE;
+    size_t most = pages * (size_t)g->config.max_batch * MAX_KV_GROUPS * block;
+    size_t share = free_memory() / 2 / (size_t)g->comm->n_local;
+    if (share < (size_t)64 << 20)
+        share = (size_t)64 << 20;
+    return most < share ? most : share;
+}
+
+static Status make_backend(Engine *g, Err *e)
+{
+    g->threads = g->config.threads > 0 ? g->config.threads : default_threads(g->comm);
+    if (g->threads > 1)
+        TRY(team_create(&g->team, g->threads, e));
+    BackendConfig b = {.team = g->team, .isa = g->isa, .local_rank = g->comm->local_rank};
+    return g->ops->create(&b, &g->backend, e);
+}
+
+Status engine_load(Engine *g, Err *e)
+{
+    double start = clock_s();
+    TRY(dist_agree(g->comm, make_backend(g, e), e));
+    ModelConfig c = {.dir = g->config.model_dir, .ops = g->ops, .backend = g->backend,
+                     .max_rows = g->config.max_batch + g->config.prefill_chunk, .max_seqs = g->config.max_batch,
+                     .max_len = g->context.max_len,
+                     .kv_bytes = g->config.kv_bytes ? g->config.kv_bytes : default_kv_bytes(g),
+                     .round_bytes = ROUND_BYTES, .logits_bytes = LOGITS_BYTES};
+    TRY(model_create(&g->model, &g->arch, &c, g->comm, e));
+    g->load_s = clock_s() - start;
+    return ST_OK;
+}
+
+void engine_close(Engine *g)
+{
+    model_destroy(g->model);
+    if (g->backend)
+        g->ops->destroy(g->backend);
+    team_destroy(g->team);
+    tokenizer_cache_free(g->tokenizer_cache);
+    tokenizer_free(g->tokenizer);
+    arch_free(&g->arch);
+    *g = (Engine){0};
+}

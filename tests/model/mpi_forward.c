@@ -1,0 +1,165 @@
+/* tests/model/mpi_forward.c - the forward pass against transformers' logits, in several chunkings that must give the same bits. */
+#include "dist/comm.h"
+#include "io/file.h"
+#include "io/safetensors.h"
+#include "model/model.h"
+#include "tests/support/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ROWS = 96 };
+
+typedef struct Golden {
+    FileMap map;
+    SafeTensors tensors;
+} Golden;
+
+static const TensorEntry *entry(const Golden *g, const char *what, int k)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s.%d", what, k);
+    for (int i = 0; i < g->tensors.n; i++)
+        if (strcmp(g->tensors.entries[i].name, name) == 0)
+            return &g->tensors.entries[i];
+    return NULL;
+}
+
+/* Logits of all positions, in chunks of chunk. Only rank home has the sequence; the others bring nothing. */
+static Status run_prompt(Model *m, const int32_t *ids, int n, int chunk, bool home, float *out, Err *e)
+{
+    KvSeq kv = {0};
+    Status st = ST_OK;
+    int32_t position[MAX_ROWS];
+    for (int pos = 0; pos < n && st == ST_OK; pos += chunk) {
+        int rows = n - pos < chunk ? n - pos : chunk;
+        bool ok = true, all_know = false;
+        StepSeq seq = {0, rows, pos, rows, &kv};
+        Step step = {.number = pos, .ids = ids + pos, .position = position, .n_rows = rows, .seqs = &seq, .n_seqs = 1};
+        for (int i = 0; i < rows; i++)
+            position[i] = pos + i;
+        if (home)
+            st = kv_seq_extend(&m->kv, &kv, pos, rows, &ok, e);
+        else
+            step.n_rows = step.n_seqs = 0;
+        if (st == ST_OK)
+            st = model_step(m, &step, &all_know, e);
+        for (int first = 0; home && st == ST_OK && first < rows; first += m->logits_rows) {
+            const float *logits;
+            int take = rows - first < m->logits_rows ? rows - first : m->logits_rows;
+            st = model_logits(m, first, take, &logits, e);
+            if (st == ST_OK)
+                memcpy(out + (int64_t)(pos + first) * m->arch->vocab, logits,
+                       (size_t)take * (size_t)m->arch->vocab * sizeof *out);
+        }
+    }
+    kv_seq_free(&m->kv, &kv);
+    return st;
+}
+
+static double worst_ratio(const float *got, const TensorEntry *want)
+{
+    int64_t n = want->shape[0] * want->shape[1];
+    double sum = 0, squares = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float w;
+        memcpy(&w, want->data + 4 * i, 4);
+        double d = fabs((double)got[i] - (double)w);
+        most = d <= most ? most : d;
+        sum += (double)w;
+        squares += (double)w * (double)w;
+    }
+    double mean = sum / (double)n;
+    return most / sqrt(squares / (double)n - mean * mean);
+}
+
+static int compare_prompt(Model *m, const Golden *g, int k, const char *name, int home, double *worst)
+{
+    static const int chunks[] = {96, 1, 7, 17, 64};
+    const TensorEntry *ids_entry = entry(g, "input_ids", k), *want = entry(g, "logits", k);
+    int n = (int)ids_entry->shape[0], failed = 0;
+    int32_t ids[MAX_ROWS];
+    size_t bytes = (size_t)n * (size_t)m->arch->vocab * sizeof(float);
+    float *first = malloc(bytes), *again = malloc(bytes);
+    if (!first || !again)
+        return 1;
+    memcpy(ids, ids_entry->data, (size_t)n * 4);
+    for (size_t c = 0; c < sizeof chunks / sizeof *chunks && !failed; c++) {
+        Err e;
+        Status st = run_prompt(m, ids, n, chunks[c], m->comm->rank == home, c ? again : first, &e);
+        if (st != ST_OK)
+            fprintf(stderr, "%s: %s\n", name, e.text);
+        failed += check_int(name, st, ST_OK);
+        if (m->comm->rank != home || failed)
+            continue;
+        if (c == 0)
+            *worst = fmax(*worst, worst_ratio(first, want));
+        else
+            failed += check_true("another chunking gives the same bits", memcmp(first, again, bytes) == 0);
+    }
+    free(first);
+    free(again);
+    return failed;
+}
+
+static int compare_model(Comm *comm, const char *dir, const char *name)
+{
+    char path[FILE_PATH_MAX], golden[FILE_PATH_MAX];
+    Golden g = {0};
+    Arch arch = {0};
+    GenerationDefaults gen;
+    Model *m = NULL;
+    Backend *backend = NULL;
+    const BackendOps *ops = backend_find("cpu");
+    BackendConfig bc = {.isa = isa_best()};
+    Err e = {0};
+    int failed = 0;
+    double worst = 0;
+    snprintf(path, sizeof path, "%s/goldens/%s", dir, name);
+    Status st = file_join(golden, path, "golden.safetensors", &e);
+    if (st == ST_OK)
+        st = file_map(golden, &g.map, &e);
+    if (st == ST_OK)
+        st = safetensors_parse(g.map.data, g.map.len, &g.tensors, &e);
+    if (st == ST_OK)
+        st = arch_load(path, NULL, 0, &arch, &gen, &e);
+    if (st == ST_OK)
+        st = ops->create(&bc, &backend, &e);
+    ModelConfig mc = {.dir = path, .ops = ops, .backend = backend, .max_rows = MAX_ROWS, .max_seqs = 4, .max_len = 256,
+                      .kv_bytes = 8 << 20, .round_bytes = 1 << 14, .logits_bytes = 1 << 15};
+    if (st == ST_OK)
+        st = model_create(&m, &arch, &mc, comm, &e);
+    if (st != ST_OK)
+        fprintf(stderr, "%s: %s\n", name, e.text);
+    failed += check_int(name, st, ST_OK);
+    for (int k = 0; st == ST_OK && entry(&g, "input_ids", k); k++)
+        failed += compare_prompt(m, &g, k, name, k % comm->size, &worst);
+    printf("%s, rank %d of %d: %.3g of the deviation\n", name, comm->rank, comm->size, worst);
+    failed += check_true("within 2e-4 of the deviation", worst < 2e-4);
+    model_destroy(m);
+    if (backend)
+        ops->destroy(backend);
+    arch_free(&arch);
+    safetensors_free(&g.tensors);
+    file_unmap(&g.map);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const names[] = {"qwen3_moe-bf16", "mixtral-bf16", "gpt_oss-bf16", "gpt_oss-mxfp4"};
+    const char *shared = test_shared();
+    Comm comm;
+    Err e;
+    int failed = 0;
+    if (!shared)
+        return test_skip("no reference data");
+    if (comm_start(&argc, &argv, &comm, &e) != ST_OK)
+        return 1;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        failed += compare_model(&comm, shared, names[i]);
+    comm_end(&comm);
+    return test_result(failed);
+}
