@@ -9,7 +9,7 @@
 enum {
     KEY_BYTES = 30,
     ENTRY_IDS = 8,
-    CACHE_BITS = 14, /* 16 Ki entries of one cache line each: stays in L2 */
+    CACHE_BITS = 15, /* 32 Ki entries of one cache line each: 2 MiB */
     SHORT_PIECE = 64 /* symbols; up to here a scan for the best pair beats a heap */
 };
 
@@ -47,7 +47,7 @@ int32_t bpe_n_tokens(const Bpe *b)
 
 int32_t bpe_id(const Bpe *b, const char *text, size_t len)
 {
-    return idtable_find(&b->by_text, b->texts, text, len);
+    return vocab_table_find(&b->by_text, b->texts, text, len);
 }
 
 Status bpe_cache_create(BpeCache **out, Err *e)
@@ -384,7 +384,7 @@ static Status encode_short(const Bpe *b, BpeCache *c, const char *piece, size_t 
         return ST_OK;
     }
     size_t before = out->n;
-    int32_t id = idtable_find(&b->by_piece, b->pieces, piece, len);
+    int32_t id = vocab_table_find(&b->by_piece, b->pieces, piece, len);
     if (id >= 0)
         out->ids[out->n++] = id;
     else
@@ -404,7 +404,7 @@ static Status encode_whole(const Bpe *b, BpeCache *c, const char *piece, size_t 
 {
     if (len - 1 < KEY_BYTES)
         return encode_short(b, c, piece, len, out, e);
-    int32_t id = idtable_find(&b->by_piece, b->pieces, piece, len);
+    int32_t id = vocab_table_find(&b->by_piece, b->pieces, piece, len);
     uint32_t one = (uint32_t)id;
     return id >= 0 ? add_ids(out, &one, 1, e) : bpe_merge_piece(b, c, piece, len, out, e);
 }

@@ -2,7 +2,7 @@
 #ifndef MB_IO_BPE_H
 #define MB_IO_BPE_H
 
-#include "io/idtable.h"
+#include "io/vocab_table.h"
 #include "io/json.h"
 #include "io/tokenizer.h"
 

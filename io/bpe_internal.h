@@ -18,9 +18,9 @@ struct Bpe {
     int32_t n_ids, n_tokens;
     char *pool;  /* all strings below */
     Text *texts; /* [n_ids] as in the file */
-    IdTable by_text;
+    VocabTable by_text;
     Text *pieces; /* [n_ids] as pieces spell them: raw bytes where byte_level, else texts itself */
-    IdTable by_piece; /* only entries that a piece of that spelling becomes as a whole */
+    VocabTable by_piece; /* only entries that a piece of that spelling becomes as a whole */
     Merge *merges;
     int merge_shift;          /* 64 - log2 of the slots */
     int32_t start_id[256];    /* of a byte where byte_level, else of an ASCII character; -1: none */

@@ -43,7 +43,7 @@ static Status load_vocab(Bpe *b, const JsonValue *vocab, Err *e)
     /* In the byte-level spelling a string is never shorter than the bytes it stands for. */
     b->pool = malloc(2 * bytes + 1);
     b->texts = calloc((size_t)b->n_ids + 1, sizeof *b->texts);
-    if (!b->pool || !b->texts || !idtable_create(&b->by_text, vocab->len))
+    if (!b->pool || !b->texts || !vocab_table_create(&b->by_text, vocab->len))
         return no_memory(e);
     char *at = b->pool;
     for (const JsonValue *v = vocab->child; v; v = v->next) {
@@ -58,10 +58,10 @@ static Status load_vocab(Bpe *b, const JsonValue *vocab, Err *e)
         b->texts[id] = (Text){at, v->key_len};
         at += v->key_len + 1;
         if (old >= 0) { /* a key that comes twice counts as it stands last */
-            idtable_change(&b->by_text, b->texts, v->key, v->key_len, id);
+            vocab_table_change(&b->by_text, b->texts, v->key, v->key_len, id);
             b->texts[old] = (Text){0};
         } else {
-            idtable_add(&b->by_text, v->key, v->key_len, id);
+            vocab_table_add(&b->by_text, v->key, v->key_len, id);
             b->n_tokens++;
         }
     }
@@ -225,7 +225,7 @@ static Status load_pieces(Bpe *b, Err *e)
     BpeCache *c = NULL;
     TokenIds ids = {0};
     Status st = ST_OK;
-    if (!idtable_create(&b->by_piece, (size_t)b->n_tokens))
+    if (!vocab_table_create(&b->by_piece, (size_t)b->n_tokens))
         return no_memory(e);
     TRY(bpe_cache_create(&c, e));
     for (int32_t id = 0; st == ST_OK && id < b->n_ids; id++) {
@@ -240,7 +240,7 @@ static Status load_pieces(Bpe *b, Err *e)
             st = st == ST_INPUT ? ST_OK : st; /* an unknown character; not of interest here */
         }
         if (whole)
-            idtable_add(&b->by_piece, t->at, t->len, id);
+            vocab_table_add(&b->by_piece, t->at, t->len, id);
     }
     tokenids_free(&ids);
     bpe_cache_free(c);
@@ -316,8 +316,8 @@ void bpe_free(Bpe *b)
         free(b->pieces);
     free(b->texts);
     free(b->pool);
-    idtable_free(&b->by_text);
-    idtable_free(&b->by_piece);
+    vocab_table_free(&b->by_text);
+    vocab_table_free(&b->by_piece);
     free(b->merges);
     free(b->pairs);
     free(b);

@@ -3,7 +3,7 @@
 #ifndef MB_IO_DECODER_H
 #define MB_IO_DECODER_H
 
-#include "io/idtable.h"
+#include "io/vocab_table.h"
 #include "io/json.h"
 #include "io/strbuf.h"
 

@@ -146,7 +146,7 @@ const char *tokenizer_token_string(const Tokenizer *t, int32_t id, size_t *len)
 
 int32_t tokenizer_token_id(const Tokenizer *t, const char *s, size_t len)
 {
-    int32_t added = idtable_find(&t->by_content, t->contents, s, len);
+    int32_t added = vocab_table_find(&t->by_content, t->contents, s, len);
     if (added >= 0)
         return t->added[added].id;
     return bpe_id(t->bpe, s, len);

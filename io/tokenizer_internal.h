@@ -19,7 +19,7 @@ struct Tokenizer {
     AddedToken *added; /* [n_added] in the order they were added */
     size_t n_added, cap_added;
     Text *contents;          /* [cap_added] of the tokens in added, for by_content */
-    IdTable by_content;      /* content -> index in added */
+    VocabTable by_content;      /* content -> index in added */
     int32_t next_id;         /* of an added token that is not in the vocabulary */
     AddedMatcher raw;        /* over the text as given: the tokens with normalized false */
     AddedMatcher normalized; /* over normalized text: the others, normalized as well */

@@ -1,16 +1,13 @@
 /* io/tokenizer_load.c - reads tokenizer.json and tokenizer_config.json into a Tokenizer. */
 #include "io/tokenizer_internal.h"
 
+#include "io/file.h"
 #include "io/log.h"
 #include "io/spec.h"
 #include "io/unicode.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static Status no_memory(Err *e)
 {
@@ -29,7 +26,7 @@ static Status reserve_added(Tokenizer *t, const JsonValue *list, const JsonValue
     n += map && map->type == JSON_OBJECT ? map->len : 0;
     t->added = calloc(n, sizeof *t->added);
     t->contents = calloc(n, sizeof *t->contents);
-    if (!t->added || !t->contents || !idtable_create(&t->by_content, n))
+    if (!t->added || !t->contents || !vocab_table_create(&t->by_content, n))
         return no_memory(e);
     t->cap_added = n;
     t->next_id = bpe_n_tokens(
@@ -39,7 +36,7 @@ static Status reserve_added(Tokenizer *t, const JsonValue *list, const JsonValue
 
 static AddedToken *find_added(Tokenizer *t, const char *text, size_t len)
 {
-    int32_t i = idtable_find(&t->by_content, t->contents, text, len);
+    int32_t i = vocab_table_find(&t->by_content, t->contents, text, len);
     return i >= 0 ? &t->added[i] : NULL;
 }
 
@@ -66,7 +63,7 @@ static Status add_token(Tokenizer *t, AddedToken token, Err *e)
     if (token.id >= t->next_id)
         t->next_id = token.id + 1;
     t->contents[t->n_added] = (Text){token.text, (uint32_t)token.len};
-    idtable_add(&t->by_content, token.text, token.len, (int32_t)t->n_added);
+    vocab_table_add(&t->by_content, token.text, token.len, (int32_t)t->n_added);
     t->added[t->n_added++] = token;
     return ST_OK;
 }
@@ -494,7 +491,7 @@ void tokenizer_free(Tokenizer *t)
     tokenids_free(&t->behind);
     free(t->added);
     free(t->contents);
-    idtable_free(&t->by_content);
+    vocab_table_free(&t->by_content);
     free(t->texts);
     free(t->bytes);
     free(t->bytes_pool);
@@ -503,61 +500,32 @@ void tokenizer_free(Tokenizer *t)
     free(t);
 }
 
-/* *data is NULL when there is no such file. The caller frees it. */
-static Status read_file(const char *path, char **data, size_t *len, Err *e)
-{
-    struct stat st;
-    *data = NULL;
-    *len = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT ? ST_OK : err_errno(e, "%s", path);
-    Status status = ST_OK;
-    if (fstat(fd, &st) != 0)
-        status = err_errno(e, "%s", path);
-    else if (!S_ISREG(st.st_mode))
-        status = err_set(e, ST_IO, "%s: not a file", path);
-    else if (!(*data = malloc((size_t)st.st_size + 1)))
-        status = err_set(e, ST_MEMORY, "%s: no memory for %lld bytes", path, (long long)st.st_size);
-    while (status == ST_OK && *len < (size_t)st.st_size) {
-        ssize_t n = read(fd, *data + *len, (size_t)st.st_size - *len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            status = err_errno(e, "%s", path);
-        else if (n == 0)
-            status = err_set(e, ST_IO, "%s: became shorter while it was read", path);
-        else
-            *len += (size_t)n;
-    }
-    close(fd);
-    if (status != ST_OK) {
-        free(*data);
-        *data = NULL;
-    }
-    return status;
-}
+/* A 28 MB vocabulary is the largest there is; a file of more than this is something else. */
+enum { MOST_FILE_BYTES = 1 << 30 };
 
 Status tokenizer_load(const char *path, Tokenizer **out, Err *e)
 {
-    struct stat st;
-    char file[4096], settings[4096];
+    struct stat info;
+    char file[FILE_PATH_MAX], settings[FILE_PATH_MAX];
     char *json = NULL, *config = NULL;
     size_t len = 0, config_len = 0;
+    Status st = ST_OK;
     *out = NULL;
-    if (stat(path, &st) != 0)
+    if (stat(path, &info) != 0)
         return err_errno(e, "%s", path);
-    bool dir = S_ISDIR(st.st_mode);
-    int n = snprintf(file, sizeof file, "%s%s", path, dir ? "/tokenizer.json" : "");
-    int m = snprintf(settings, sizeof settings, "%s/tokenizer_config.json", path);
-    if (n < 0 || (size_t)n >= sizeof file || m < 0 || (size_t)m >= sizeof settings)
-        return err_set(e, ST_INPUT, "%.200s...: the path is too long", path);
-    Status status = read_file(file, &json, &len, e);
-    if (status == ST_OK && json && dir)
-        status = read_file(settings, &config, &config_len, e);
-    if (status == ST_OK && json)
-        status = tokenizer_parse(json, len, config, config_len, file, out, e);
+    if (S_ISDIR(info.st_mode)) {
+        TRY(file_join(file, path, "tokenizer.json", e));
+        TRY(file_join(settings, path, "tokenizer_config.json", e));
+        if (!file_exists(file))
+            return ST_OK;
+        if (file_exists(settings))
+            TRY(file_read(settings, MOST_FILE_BYTES, &config, &config_len, e));
+        path = file;
+    }
+    st = file_read(path, MOST_FILE_BYTES, &json, &len, e);
+    if (st == ST_OK)
+        st = tokenizer_parse(json, len, config, config_len, path, out, e);
     free(json);
     free(config);
-    return status;
+    return st;
 }

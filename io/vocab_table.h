@@ -1,6 +1,6 @@
-/* io/idtable.h - a hash table from byte strings to ids, for vocabularies. */
-#ifndef MB_IO_IDTABLE_H
-#define MB_IO_IDTABLE_H
+/* io/vocab_table.h - a hash table from byte strings to ids, for vocabularies. */
+#ifndef MB_IO_VOCAB_TABLE_H
+#define MB_IO_VOCAB_TABLE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,21 +12,21 @@ typedef struct Text {
     uint32_t len;
 } Text;
 
-typedef struct IdTable {
-    struct IdSlot *slots;
+typedef struct VocabTable {
+    struct VocabSlot *slots;
     size_t mask, n;
-} IdTable; /* all zero: empty */
+} VocabTable; /* all zero: empty */
 
 /* Room for at least n entries; false when memory is short. */
-bool idtable_create(IdTable *t, size_t n);
-void idtable_free(IdTable *t);
+bool vocab_table_create(VocabTable *t, size_t n);
+void vocab_table_free(VocabTable *t);
 
 /* texts[id] is the string of every id in the table. -1 when there is none. */
-int32_t idtable_find(const IdTable *t, const Text *texts, const char *s, size_t len);
+int32_t vocab_table_find(const VocabTable *t, const Text *texts, const char *s, size_t len);
 /* For a string that is not in the table; there must be room. */
-void idtable_add(IdTable *t, const char *s, size_t len, int32_t id);
+void vocab_table_add(VocabTable *t, const char *s, size_t len, int32_t id);
 /* Makes a string that is in the table stand for another id. */
-void idtable_change(IdTable *t, const Text *texts, const char *s, size_t len, int32_t id);
+void vocab_table_change(VocabTable *t, const Text *texts, const char *s, size_t len, int32_t id);
 
 /* Quick and well spread in the high bits; not meant to resist somebody who looks for collisions. */
 static inline uint64_t hash_bytes(const char *s, size_t len)
