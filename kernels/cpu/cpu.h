@@ -17,6 +17,8 @@ enum {
     MAX_MICRO_PANELS = 2,
     MX_BLOCK = 32,
     MX_BLOCK_BYTES = MX_BLOCK * PANEL / 2 + PANEL,
+    MX_LEAST = 2, /* scale bytes with which every value is a normal number */
+    MX_MOST = 252,
     ATTN_ROWS = 48, /* query rows x heads that share one pass over keys and values */
     MAX_HEAD_DIM = 1024,
     HEAD_STRIDE = MAX_HEAD_DIM + 16,
@@ -28,6 +30,7 @@ enum {
 typedef struct Panel {
     const uint8_t *data;
     FormatId format;
+    bool steep; /* MXFP4 with a scale outside MX_LEAST .. MX_MOST */
 } Panel;
 
 /* One thread's memory, taken once. */
@@ -96,6 +99,7 @@ struct Backend {
 
 typedef struct CpuPart {
     FormatId format;
+    bool steep;              /* Panel.steep, for any of its panels so far */
     int64_t rows, first_row; /* its outputs, and where they stand among the matrix's outputs */
     int64_t n_panels;
     size_t panel_bytes,

@@ -59,10 +59,6 @@ INLINE V v_from_f16(const uint8_t *p)
     memcpy(&bits, p, sizeof bits);
     return f16_to_float(bits);
 }
-INLINE V v_from_e8m0(const uint8_t *p)
-{
-    return e8m0_to_float(*p);
-}
 INLINE V v_times_power(V v, V n)
 {
     if (isnan(n))
@@ -115,13 +111,6 @@ INLINE V v_from_bf16(const uint8_t *p)
 INLINE V v_from_f16(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-}
-INLINE V v_from_e8m0(const uint8_t *p)
-{
-    __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
-    __m256i least = _mm256_and_si256(_mm256_cmpeq_epi32(b, _mm256_setzero_si256()),
-                                     _mm256_set1_epi32(0x00400000));
-    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32(b, 23), least));
 }
 /* v * 2^n in two steps, so that results below 2^-126 round once and those above overflow. */
 INLINE V v_times_power(V v, V n)
@@ -182,13 +171,6 @@ INLINE V v_from_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
-INLINE V v_from_e8m0(const uint8_t *p)
-{
-    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
-    __mmask16 least = _mm512_testn_epi32_mask(b, b);
-    return _mm512_castsi512_ps(
-        _mm512_mask_mov_epi32(_mm512_slli_epi32(b, 23), least, _mm512_set1_epi32(0x00400000)));
-}
 INLINE V v_times_power(V v, V n)
 {
     __m512i whole = _mm512_cvtps_epi32(n), half = _mm512_srai_epi32(whole, 1);
@@ -213,28 +195,54 @@ INLINE float v_first(V v)
 
 #endif
 
-/* Lanes i and i + 8, then 4, 2, 1 apart: the same tree at every level. */
+/* Lanes i and i + 8, then 4, 2, 1 apart: the same trees at every level. */
+#if CPU_ISA == 0
 INLINE float sum16(const V s[NV])
 {
-    float lane[PANEL];
-    for (int v = 0; v < NV; v++)
-        v_store(lane + v * VL, s[v]);
-    for (int half = PANEL / 2; half > 0; half /= 2)
+    float lane[PANEL / 2];
+    for (int i = 0; i < PANEL / 2; i++)
+        lane[i] = s[i] + s[i + PANEL / 2];
+    for (int half = PANEL / 4; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
             lane[i] += lane[i + half];
     return lane[0];
 }
-
 INLINE float max16(const V s[NV])
 {
-    float lane[PANEL];
-    for (int v = 0; v < NV; v++)
-        v_store(lane + v * VL, s[v]);
-    for (int half = PANEL / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
-    return lane[0];
+    float top = s[0];
+    for (int i = 1; i < PANEL; i++)
+        top = v_max(top, s[i]);
+    return top;
 }
+#else
+INLINE float sum8(__m256 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+INLINE float max8(__m256 v)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+#if CPU_ISA == 1
+#define LOWER_HALF(s) (s)[0]
+#define UPPER_HALF(s) (s)[1]
+#else
+#define LOWER_HALF(s) _mm512_castps512_ps256((s)[0])
+#define UPPER_HALF(s) _mm512_extractf32x8_ps((s)[0], 1)
+#endif
+INLINE float sum16(const V s[NV])
+{
+    return sum8(_mm256_add_ps(LOWER_HALF(s), UPPER_HALF(s)));
+}
+INLINE float max16(const V s[NV])
+{
+    return max8(_mm256_max_ps(LOWER_HALF(s), UPPER_HALF(s)));
+}
+#endif
 
 /* e^v within 2 ulp: v = n ln 2 + r, |r| <= ln 2 / 2, Taylor to r^7 (the next term is below 2^-27).
  * Beyond the clamps the result is 0 or infinity anyway; NaN stays NaN. */
@@ -257,75 +265,108 @@ INLINE V v_exp(V v)
 }
 
 /* MXFP4 panels keep a block of 32 inputs x 16 outputs as 256 bytes of codes and 16 scales. The
- * codes lie in units of MX_UNIT inputs, in whatever order this level decodes fastest; mx_place says
- * where. */
+ * codes lie in units of MX_UNIT inputs, in whatever order this level decodes fastest (mx_place says
+ * where), and are decoded MX_STEP inputs at a time. Packing has turned code 8 into code 0: adding x
+ * * -0 or x * +0 to a sum that began as +0 is the same. MxScale holds a block's 16 scales. */
 #if CPU_ISA == 0
 
-enum { MX_UNIT = 2 };
+enum { MX_UNIT = 2, MX_STEP = 2 };
+typedef struct MxScale {
+    V s[NV];
+} MxScale;
 INLINE int mx_place(int lane, int k, int *shift)
 {
     *shift = 4 * k;
     return lane;
 }
-INLINE void mx_decode(const uint8_t *unit, V w[MX_UNIT][NV])
+INLINE MxScale mx_scale(const uint8_t *scales)
 {
+    MxScale m;
+    for (int v = 0; v < NV; v++)
+        m.s[v] = e8m0_to_float(scales[v]);
+    return m;
+}
+INLINE void mx_decode(const uint8_t *unit, int step, MxScale m, V w[MX_STEP][NV])
+{
+    (void)step;
     for (int v = 0; v < NV; v++) {
-        w[0][v] = e2m1_to_float(unit[v] & 15U);
-        w[1][v] = e2m1_to_float(unit[v] >> 4);
+        w[0][v] = e2m1_to_float(unit[v] & 15U) * m.s[v];
+        w[1][v] = e2m1_to_float(unit[v] >> 4) * m.s[v];
     }
 }
 
 #elif CPU_ISA == 1
 
 /* 32 bytes: low nibbles are inputs 0 and 1, high nibbles 2 and 3. Two byte shuffles give the two
- * bytes of a bf16; unpacking them leaves inputs k and k + 1 of one output in one 32-bit lane. */
-enum { MX_UNIT = 4 };
+ * bytes of a bf16 that is the code's value times 2^125; unpacking them leaves inputs k and k + 1 of
+ * one output in one 32-bit lane. The scale is then a subtraction from the exponent, which leaves 0
+ * alone because it saturates; so it holds for scale bytes MX_LEAST .. MX_MOST, where no value
+ * leaves the normal numbers. */
+enum { MX_UNIT = 4, MX_STEP = 2 };
+typedef struct MxScale {
+    __m256i down[2]; /* what to subtract, in both halves of each 32-bit lane */
+} MxScale;
 INLINE int mx_place(int lane, int k, int *shift)
 {
     *shift = 4 * (k / 2);
     return lane % 8 / 4 * 16 + lane / 8 * 8 + lane % 4 * 2 + k % 2;
 }
-INLINE void mx_decode_half(__m256i codes, V w[2][NV])
+INLINE MxScale mx_scale(const uint8_t *scales)
 {
+    MxScale m;
+    UNROLL
+    for (int v = 0; v < NV; v++) {
+        __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(scales + v * VL)));
+        b = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(MX_MOST), b), 7);
+        m.down[v] = _mm256_or_si256(b, _mm256_slli_epi32(b, 16));
+    }
+    return m;
+}
+INLINE void mx_decode(const uint8_t *unit, int step, MxScale m, V w[MX_STEP][NV])
+{
+    /* bf16 0x7e00 is 2^125; 0.5, 1, 1.5 ... 6 times that is 0x7d80, 0x7e00, 0x7e40 ... 0x7f40. */
     const __m256i high = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xbf,
-                      (char)0xbf, (char)0xbf, (char)0xc0, (char)0xc0, (char)0xc0, (char)0xc0));
+        _mm_setr_epi8(0, 0x7d, 0x7e, 0x7e, 0x7e, 0x7e, 0x7f, 0x7f, 0, (char)0xfd, (char)0xfe,
+                      (char)0xfe, (char)0xfe, (char)0xfe, (char)0xff, (char)0xff));
     const __m256i low = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0, 0, 0,
-                      (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0));
+        _mm_setr_epi8(0, (char)0x80, 0, 0x40, (char)0x80, (char)0xc0, 0, 0x40, 0, (char)0x80, 0,
+                      0x40, (char)0x80, (char)0xc0, 0, 0x40));
     const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
+    __m256i codes = _mm256_loadu_si256((const __m256i *)unit);
+    codes = _mm256_and_si256(step ? _mm256_srli_epi16(codes, 4) : codes, _mm256_set1_epi8(15));
     __m256i h = _mm256_shuffle_epi8(high, codes), l = _mm256_shuffle_epi8(low, codes);
-    __m256i a = _mm256_unpacklo_epi8(l, h), b = _mm256_unpackhi_epi8(l, h);
+    __m256i a = _mm256_subs_epu16(_mm256_unpacklo_epi8(l, h), m.down[0]);
+    __m256i b = _mm256_subs_epu16(_mm256_unpackhi_epi8(l, h), m.down[1]);
     w[0][0] = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
     w[0][1] = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
     w[1][0] = _mm256_castsi256_ps(_mm256_and_si256(a, upper));
     w[1][1] = _mm256_castsi256_ps(_mm256_and_si256(b, upper));
-}
-INLINE void mx_decode(const uint8_t *unit, V w[MX_UNIT][NV])
-{
-    __m256i codes = _mm256_loadu_si256((const __m256i *)unit), nibble = _mm256_set1_epi8(15);
-    mx_decode_half(_mm256_and_si256(codes, nibble), w);
-    mx_decode_half(_mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble), w + 2);
 }
 
 #else
 
 /* 64 bytes: the 32-bit lane of an output holds its eight inputs, lowest nibble first; a permute
  * looks up the low four bits of each lane. */
-enum { MX_UNIT = 8 };
+enum { MX_UNIT = 8, MX_STEP = 1 };
+typedef struct MxScale {
+    V s;
+} MxScale;
 INLINE int mx_place(int lane, int k, int *shift)
 {
     *shift = 4 * (k % 2);
     return 4 * lane + k / 2;
 }
-INLINE void mx_decode(const uint8_t *unit, V w[MX_UNIT][NV])
+INLINE MxScale mx_scale(const uint8_t *scales)
+{
+    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)scales));
+    return (MxScale){_mm512_castsi512_ps(_mm512_slli_epi32(b, 23))};
+}
+INLINE void mx_decode(const uint8_t *unit, int step, MxScale m, V w[MX_STEP][NV])
 {
     const __m512 value = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
                                         -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-    __m512i codes = _mm512_loadu_si512(unit);
-    UNROLL
-    for (int k = 0; k < MX_UNIT; k++)
-        w[k][0] = _mm512_permutexvar_ps((__m512i)((__v16su)codes >> (4 * k)), value);
+    __m512i codes = (__m512i)((__v16su)_mm512_loadu_si512(unit) >> (4 * step));
+    w[0][0] = _mm512_mul_ps(_mm512_permutexvar_ps(codes, value), m.s);
 }
 
 #endif

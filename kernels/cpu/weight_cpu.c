@@ -89,7 +89,7 @@ void cpu_weight_panels(const Weight *w, int mat, int part, int64_t first, int n,
     const uint8_t *data =
         w->data + (size_t)mat * w->mat_bytes + p->offset + (size_t)first * p->panel_bytes;
     for (int i = 0; i < n; i++, data += p->panel_bytes)
-        out[i] = (Panel){data, p->format};
+        out[i] = (Panel){data, p->format, p->steep};
 }
 
 typedef struct PackJob {
@@ -98,6 +98,7 @@ typedef struct PackJob {
     const CpuPart *part;
     uint8_t *dst;
     atomic_llong bad_row; /* one with a NaN scale, or -1 */
+    atomic_bool steep;
 } PackJob;
 
 static int rows_of_panel(const PackJob *job, int64_t panel)
@@ -141,13 +142,20 @@ static void pack_mxfp4(PackJob *job, int64_t panel, uint8_t *dst)
         for (int r = 0; r < rows; r++) {
             int64_t row = panel * PANEL + r;
             const uint8_t *from = t->data + row * t->row_bytes + block * (MX_BLOCK / 2);
-            for (int k = 0; k < MX_BLOCK; k += 2) {
-                codes[k * PANEL + r] = from[k / 2] & 15U;
-                codes[(k + 1) * PANEL + r] = from[k / 2] >> 4;
+            bool all_zero = true;
+            for (int k = 0; k < MX_BLOCK; k++) {
+                unsigned code = k % 2 ? from[k / 2] >> 4 : from[k / 2] & 15U;
+                codes[k * PANEL + r] = (uint8_t)(code == 8 ? 0 : code); /* simd.h: no sum sees it */
+                all_zero &= (code & 7) == 0;
             }
-            scales[r] = t->scales[row * t->scale_row_bytes + block];
-            if (scales[r] == 255)
+            uint8_t scale = t->scales[row * t->scale_row_bytes + block];
+            if (scale == 255)
                 atomic_store(&job->bad_row, row);
+            if (all_zero) /* some writers give such blocks the smallest scale */
+                continue;
+            scales[r] = scale;
+            if (scale < MX_LEAST || scale > MX_MOST)
+                atomic_store(&job->steep, true);
         }
         job->kernels->pack_mxfp4(dst, codes);
     }
@@ -187,7 +195,7 @@ Status cpu_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTenso
 {
     if (mat < 0 || mat >= w->n_mats || part < 0 || part >= w->n_parts)
         return err_set(e, ST_INPUT, "%s: has no matrix %d, part %d", w->name, mat, part);
-    const CpuPart *p = &w->part[part];
+    CpuPart *p = &w->part[part];
     if (t->format->id != p->format || t->rows != p->rows || t->cols != w->cols)
         return err_set(e, ST_INPUT,
                        "%s: matrix %d, part %d is %s [%lld, %lld], expected %s [%lld, %lld]",
@@ -202,6 +210,7 @@ Status cpu_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTenso
         cpu_run(b, (int)p->rows, p->rows * w->cols, copy_row, &job);
     else
         cpu_run(b, (int)p->n_panels, p->rows * w->cols, pack_panel, &job);
+    p->steep |= job.steep;
     if (job.bad_row >= 0)
         return err_set(e, ST_INPUT,
                        "%s: matrix %d, part %d, row %lld: a block scale is 0xFF, not a number",

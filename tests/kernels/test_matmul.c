@@ -186,6 +186,54 @@ static int test_strides(const BackendOps *ops, Backend *b)
     return failed;
 }
 
+/* Every scale byte but NaN, and code 8 (-0), next to the decoded values as float32. */
+static int test_mxfp4_scales(const BackendOps *ops, Backend *b)
+{
+    enum { ROWS = 255, COLS = 64 };
+    int failed = 0;
+    Err e;
+    TestTensor t = test_tensor(FORMAT_MXFP4, ROWS, COLS, 12);
+    uint8_t *scales = t.scales;
+    for (int r = 0; r < ROWS; r++)
+        scales[2 * r] = scales[2 * r + 1] = (uint8_t)r;
+    for (int r = 0; r < ROWS; r++)
+        t.t.format->decode(&t.t, r, 0, COLS, t.value + r * COLS);
+    TestTensor plain = {.t = quant_plain(FORMAT_F32, t.value, ROWS, COLS)};
+    TestTensor common = t, zeros = t; /* scales that the fast way decodes, and blocks of zeros */
+    common.t.rows = 251;
+    common.t.data += 2 * t.t.row_bytes;
+    common.t.scales += 2 * t.t.scale_row_bytes;
+    uint8_t nothing[ROWS * COLS / 2] = {0};
+    nothing[5] = 0x80;
+    zeros.t.data = nothing;
+    float *x = test_floats(9 * COLS, 13), *y = test_alloc(9 * ROWS * sizeof *y);
+    float *want = test_alloc(9 * ROWS * sizeof *want);
+    Weight *w = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &t);
+    Weight *f = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &plain);
+    Weight *c = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &common);
+    Weight *z = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &zeros);
+    for (int n = 1; n <= 9; n++) {
+        failed += check_int("f32", ops->matmul(b, want, x, f, NULL, n, &e), ST_OK);
+        failed += check_int("mxfp4", ops->matmul(b, y, x, w, NULL, n, &e), ST_OK);
+        failed += check_bits("all scales", y, want, n * ROWS);
+        failed += check_int("mxfp4", ops->matmul(b, y, x, c, NULL, n, &e), ST_OK);
+        for (int r = 0; r < n; r++)
+            failed += check_bits("common scales", y + r * 251, want + r * ROWS + 2, 251);
+        failed += check_int("mxfp4", ops->matmul(b, y, x, z, NULL, n, &e), ST_OK);
+        for (int i = 0; i < n * ROWS; i++)
+            failed += check_true("zeros", y[i] == 0);
+    }
+    ops->weight_destroy(b, w);
+    ops->weight_destroy(b, f);
+    ops->weight_destroy(b, c);
+    ops->weight_destroy(b, z);
+    test_tensor_free(&t);
+    free(x);
+    free(y);
+    free(want);
+    return failed;
+}
+
 static int test_names(void)
 {
     int failed = 0;
@@ -216,7 +264,7 @@ int main(void)
         failed += run_case(ops, backends, n, &cases[i]);
     failed += test_refusals(ops, backends[0].b);
     for (int i = 0; i < n; i++)
-        failed += test_strides(ops, backends[i].b);
+        failed += test_strides(ops, backends[i].b) + test_mxfp4_scales(ops, backends[i].b);
     test_backends_free(ops, backends, n);
     return test_result(failed);
 }

@@ -19,7 +19,8 @@ int check_str(const char *name, const char *got, const char *want)
 {
     if (got && want && strcmp(got, want) == 0)
         return 0;
-    fprintf(stderr, "%s: got \"%s\", want \"%s\"\n", name, got ? got : "(null)", want ? want : "(null)");
+    fprintf(stderr, "%s: got \"%s\", want \"%s\"\n", name, got ? got : "(null)",
+            want ? want : "(null)");
     return 1;
 }
 
