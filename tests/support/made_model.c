@@ -250,16 +250,18 @@ static uint16_t half_of(float v)
     return (uint16_t)(sign | (magnitude - 0x38000000) >> 13);
 }
 
-/* Byte offset at holds values of 1, 2 or 4 bytes; one of them is written. */
+/* The value at byte offset at, in t's dtype; integer dtypes, which only broken checkpoints have,
+ * get zeros. */
 static void put_value(const MadeTensor *t, uint64_t key, int64_t at, uint8_t *out)
 {
     int size = dtype_bytes(t->dtype);
     float v = normal_of(mix(key + (uint64_t)(at / size) * 0x9e3779b97f4a7c15u), t->mean, t->std);
     uint16_t bits = t->dtype == DTYPE_F16 ? half_of(v) : float_to_bf16(v);
-    if (size == 4)
-        memcpy(out, &v, 4);
-    else
-        memcpy(out, &bits, (size_t)size);
+    memset(out, 0, (size_t)size);
+    if (t->dtype == DTYPE_F32)
+        memcpy(out, &v, sizeof v);
+    else if (t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16)
+        memcpy(out, &bits, sizeof bits);
 }
 
 void made_fill(const MadeModel *m, const MadeTensor *t, int64_t first, int64_t n, uint8_t *out)

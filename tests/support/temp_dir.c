@@ -1,11 +1,10 @@
 /* tests/support/temp_dir.c - see temp_dir.h. */
 #include "tests/support/temp_dir.h"
 
-#include <dirent.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 bool temp_dir_create(char *dir)
@@ -31,21 +30,6 @@ bool temp_dir_write(const char *dir, const char *name, const void *bytes, size_t
     return fclose(f) == 0 && ok;
 }
 
-void temp_dir_empty(const char *dir)
-{
-    DIR *d = opendir(dir);
-    const struct dirent *entry;
-    while (d && (entry = readdir(d)) != NULL) {
-        char path[TEMP_DIR_MAX + 256];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
-        unlink(path);
-    }
-    if (d)
-        closedir(d);
-}
-
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
     (void)st, (void)type, (void)ftw;
@@ -55,6 +39,15 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 void temp_dir_remove(const char *path)
 {
     nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void temp_dir_fresh(const char *path)
+{
+    temp_dir_remove(path);
+    if (mkdir(path, 0700) != 0) {
+        perror(path);
+        exit(1);
+    }
 }
 
 static char entered[TEMP_DIR_MAX];

@@ -13,8 +13,10 @@ bool temp_dir_create(char *dir);
 bool temp_dir_write(const char *dir, const char *name, const void *bytes, size_t len);
 /* Removes path and all below it; nothing there is fine. */
 void temp_dir_remove(const char *path);
-/* Removes the files in dir only. */
-void temp_dir_empty(const char *dir);
+
+/* Makes path an empty directory, whatever it was before. Ends the process when that is not
+ * possible. */
+void temp_dir_fresh(const char *path);
 
 /* Makes one that becomes the current directory and is removed when the process that called this
  * exits. Ends the process when that is not possible. */
