@@ -22,20 +22,27 @@ static int env_int(const char *name, int missing)
     return errno || *end || v < 0 || v > INT_MAX ? missing : (int)v;
 }
 
-/* How many ranks the launcher says there are; 0: there is no launcher. srun without its PMIx plugin
- * sets only SLURM variables, and every task would then take itself for the only one, so its count
- * is looked at too. */
-static int launcher_size(void)
+/* How many ranks the launcher says there are; 0: there is no launcher. srun without a process
+ * manager sets only SLURM variables: every task would then take itself for the only one, or MPI
+ * would end them all. */
+static Status launcher_size(int *out, Err *e)
 {
     static const char *const counts[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (getenv(counts[i]))
-            return env_int(counts[i], 1);
     int tasks =
         getenv("SLURM_STEP_ID") ? env_int("SLURM_STEP_NUM_TASKS", env_int("SLURM_NTASKS", 1)) : 1;
-    if (getenv("PMIX_RANK") || getenv("PMI_RANK") || tasks > 1)
-        return tasks;
-    return 0;
+    *out = 0;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (getenv(counts[i])) {
+            *out = env_int(counts[i], 1);
+            return ST_OK;
+        }
+    if (getenv("PMIX_RANK") || getenv("PMI_RANK"))
+        *out = tasks;
+    else if (tasks > 1)
+        return err_set(e, ST_COMM,
+                       "srun started %d tasks that cannot find each other: use srun --mpi=pmix",
+                       tasks);
+    return ST_OK;
 }
 
 /* The most tasks that srun puts on one node: the largest number of "2(x3),1". 0: not under srun. */
@@ -162,7 +169,8 @@ Status comm_start(int *argc, char ***argv, Comm *out, Err *e)
 
     Status st;
     TRY_GOTO(watchdog_create(&out->state->watchdog, out, e));
-    int said = launcher_size();
+    int said;
+    TRY_GOTO(launcher_size(&said, e));
     if (said > 0)
         TRY_GOTO(start_mpi(out, argc, argv, said, e));
     return ST_OK;
