@@ -43,7 +43,8 @@ size_t exchange_plan_bytes(const Comm *comm, const Placement *placement, const E
  * at home. NULL when there is one rank: nothing is copied then. */
 void *exchange_home_rows(Exchange *x);
 
-/* Collective: swaps counts and agrees on *n_rounds (>= 1 when any rank has tokens).
+/* Collective: swaps counts and choices, sends the first round's rows, and agrees on *n_rounds (>= 1 when any rank has
+ * tokens).
  *   rows    [n_tokens, hidden] act, unchanged until exchange_results was used
  *   expert  [n_tokens, top_k] 0 .. n_experts-1, or -1 for a choice the router dropped
  *   mine    ST_OK, or this rank's failure: then every rank returns ST_COMM here, together, and none is left waiting.
@@ -54,7 +55,7 @@ Status exchange_begin(Exchange *x, const void *rows, const int32_t *expert, int 
                       Err *e);
 /* Collective. round = 0 .. n_rounds-1, in order. */
 Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e);
-/* Collective: results of this round go home. mine as in begin (the experts failed); its news cost one 4-byte allreduce. */
+/* Collective: results of this round go home. mine as in begin (the experts failed). */
 Status exchange_combine(Exchange *x, int round, Status mine, Err *e);
 /* The results at home: rows [*, hidden] act and slot [n_tokens, top_k] -> row, -1 for a dropped choice. Borrowed until
  * the next begin. */

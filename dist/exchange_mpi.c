@@ -1,9 +1,10 @@
 /* dist/exchange_mpi.c - the exchange over MPI, with rows in host memory; see exchange.h.
  *
- * begin swaps two numbers per pair of ranks (rows coming, rounds needed) and then the choices of
- * each row, so that afterwards both ends of every list know all windows. A round of dispatch or
- * combine is one alltoallv of whole rows. Results land at home in their final place, by
- * (destination, token, slot), without a copy. */
+ * Each rank sends each other rank its mail (how many rows, how many rounds, the choices) and, without waiting for
+ * an answer, the rows of the first window; results go back in one more message with a word on whether the sender
+ * failed. So a layer waits twice, where collectives over counts, choices, rows and results would wait five times,
+ * and while a rank decodes a few tokens those waits are what a layer costs. Results land at home in their final
+ * place, by (destination, token, slot), without a copy. */
 #include "dist/exchange.h"
 
 #include "dist/comm_mpi.h"
@@ -12,12 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_FAILED = -1 /* in place of a count: the sender failed in this step */ };
 enum { ALIGN = 64 };
-
-typedef struct Greeting { /* what opens a layer between two ranks */
-    int32_t n_rows, n_rounds;
-} Greeting;
+enum { TAG_MAIL = 1, TAG_ROWS, TAG_FAILED, TAG_RESULTS };
 
 struct Exchange {
     Comm *comm;
@@ -26,14 +23,16 @@ struct Exchange {
     size_t row_bytes;
 
     const char *rows; /* the caller's, from begin */
-    char *home_rows;  /* own rows [max_tokens], then received ones; NULL when alone */
+    char *
+        home_rows; /* own rows [max_tokens], then window_rows of each other rank; NULL when alone */
     char *
         results; /* results at home [max_tokens * top_k] (none when alone), then this round's out */
     size_t out_row; /* where out begins, in rows of results */
     char *send;
-    Greeting *say, *hear; /* [size] */
-    int *counts; /* [4 * size]: send counts and displacements, receive counts and displacements */
-    MPI_Datatype row_type, choice_type;
+    int32_t *failed;       /* [size + 1] what the others say in combine, and what this rank says */
+    MPI_Request *requests; /* [4 * size] */
+    int n_requests;
+    MPI_Datatype row_type;
     int n_rounds;
     ExchangeStats stats;
 };
@@ -50,7 +49,7 @@ static BufferRows buffer_rows(int rank, int size, const Placement *placement,
     if (size <= 1)
         return (BufferRows){0, pairs, 0, 0};
     size_t window = (size_t)plan_window_pairs(size, shape), others = (size_t)size - 1;
-    size_t window_rows = window < tokens ? window : tokens;
+    size_t window_rows = (size_t)plan_window_rows(size, shape);
     bool owns = placement->n_local[rank] > 0;
     return (BufferRows){
         .home = tokens + (owns ? others * window_rows : 0),
@@ -70,8 +69,8 @@ size_t exchange_plan_bytes(const Comm *comm, const Placement *placement, const E
     BufferRows n = buffer_rows(comm->rank, comm->size, placement, shape);
     return sizeof(Exchange) + plan_bytes(comm->rank, comm->size, placement, shape) +
            aligned_bytes(n.home, shape) + aligned_bytes(n.results, shape) +
-           aligned_bytes(n.send, shape) +
-           (size_t)comm->size * (2 * sizeof(Greeting) + 4 * sizeof(int));
+           aligned_bytes(n.send, shape) + ((size_t)comm->size + 1) * sizeof(int32_t) +
+           4 * (size_t)comm->size * sizeof(MPI_Request);
 }
 
 static Status take_rows(char **out, size_t rows, const ExchangeShape *shape, Err *e)
@@ -83,14 +82,6 @@ static Status take_rows(char **out, size_t rows, const ExchangeShape *shape, Err
     return *out ? ST_OK : err_set(e, ST_MEMORY, "exchange: no memory for %zu bytes of rows", bytes);
 }
 
-static Status make_type(MPI_Datatype *out, int n, MPI_Datatype of, Err *e)
-{
-    int code = MPI_Type_contiguous(n, of, out);
-    if (code == MPI_SUCCESS)
-        code = MPI_Type_commit(out);
-    return code == MPI_SUCCESS ? ST_OK : comm_mpi_error(e, code, "MPI_Type_contiguous");
-}
-
 Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
                        const ExchangeShape *shape, Err *e)
 {
@@ -100,7 +91,7 @@ Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
         return err_set(e, ST_MEMORY, "exchange: no memory");
     x->comm = comm;
     x->shape = *shape;
-    x->row_type = x->choice_type = MPI_DATATYPE_NULL;
+    x->row_type = MPI_DATATYPE_NULL;
     TRY_GOTO(plan_create(&x->plan, comm->rank, comm->size, placement, shape, e));
     x->row_bytes = (size_t)shape->row_bytes;
     BufferRows n = buffer_rows(comm->rank, comm->size, placement, shape);
@@ -108,17 +99,21 @@ Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
     TRY_GOTO(take_rows(&x->home_rows, n.home, shape, e));
     TRY_GOTO(take_rows(&x->results, n.results, shape, e));
     TRY_GOTO(take_rows(&x->send, n.send, shape, e));
-    x->say = calloc(2 * (size_t)comm->size, sizeof *x->say);
-    x->counts = calloc(4 * (size_t)comm->size, sizeof *x->counts);
-    if (!x->say || !x->counts) {
-        st = err_set(e, ST_MEMORY, "exchange: no memory for the counts of %d ranks", comm->size);
+    x->failed = calloc((size_t)comm->size + 1, sizeof *x->failed);
+    x->requests = calloc(4 * (size_t)comm->size, sizeof *x->requests);
+    if (!x->failed || !x->requests) {
+        st = err_set(e, ST_MEMORY, "exchange: no memory for the messages of %d ranks", comm->size);
         goto fail;
     }
-    x->hear = x->say + comm->size;
     if (comm->size > 1) {
-        /* Counts and displacements are int: in rows, they cannot overflow. */
-        TRY_GOTO(make_type(&x->row_type, shape->row_bytes, MPI_BYTE, e));
-        TRY_GOTO(make_type(&x->choice_type, shape->top_k, MPI_INT32_T, e));
+        /* Counts are int: in rows, they cannot overflow. */
+        int code = MPI_Type_contiguous(shape->row_bytes, MPI_BYTE, &x->row_type);
+        if (code == MPI_SUCCESS)
+            code = MPI_Type_commit(&x->row_type);
+        if (code != MPI_SUCCESS) {
+            st = comm_mpi_error(e, code, "MPI_Type_contiguous");
+            goto fail;
+        }
     }
     *out = x;
     return ST_OK;
@@ -133,10 +128,8 @@ void exchange_destroy(Exchange *x)
         return;
     if (x->row_type != MPI_DATATYPE_NULL)
         MPI_Type_free(&x->row_type);
-    if (x->choice_type != MPI_DATATYPE_NULL)
-        MPI_Type_free(&x->choice_type);
-    free(x->counts);
-    free(x->say);
+    free(x->requests);
+    free(x->failed);
     free(x->send);
     free(x->results);
     free(x->home_rows);
@@ -154,71 +147,84 @@ void *exchange_home_rows(Exchange *x)
     return x->home_rows;
 }
 
-static Status waited(Exchange *x, Err *e, const char *name, int code)
+/* The k-th of the other ranks, starting after this one, so that not all send to the same rank at first. */
+static int other_rank(const Exchange *x, int k)
 {
+    return (x->comm->rank + 1 + k) % x->comm->size;
+}
+
+static Status post_receive(Exchange *x, void *to, int n, MPI_Datatype type, int rank, int tag,
+                           Err *e)
+{
+    int code = MPI_Irecv(to, n, type, rank, tag, x->comm->state->mpi, &x->requests[x->n_requests]);
+    if (code != MPI_SUCCESS)
+        return comm_mpi_error(e, code, "MPI_Irecv");
+    x->n_requests++;
+    return ST_OK;
+}
+
+static Status post_send(Exchange *x, const void *from, int n, MPI_Datatype type, int rank, int tag,
+                        Err *e)
+{
+    int code =
+        MPI_Isend(from, n, type, rank, tag, x->comm->state->mpi, &x->requests[x->n_requests]);
+    if (code != MPI_SUCCESS)
+        return comm_mpi_error(e, code, "MPI_Isend");
+    x->n_requests++;
+    return ST_OK;
+}
+
+static Status wait_all(Exchange *x, const char *name, Err *e)
+{
+    int n = x->n_requests;
+    x->n_requests = 0;
+    if (n == 0)
+        return ST_OK;
+    watchdog_enter(x->comm->state->watchdog, name);
+    int code = MPI_Waitall(n, x->requests, MPI_STATUSES_IGNORE);
     x->stats.wait_s += watchdog_leave(x->comm->state->watchdog);
     return code == MPI_SUCCESS ? ST_OK : comm_mpi_error(e, code, name);
 }
 
-/* COMM_WAIT that counts the seconds. */
-#define WAIT(x, e, name, call)                                                                     \
-    (watchdog_enter((x)->comm->state->watchdog, name), waited((x), (e), name, (call)))
-
-/* One alltoallv with the counts and displacements that stand in x->counts. */
-static Status swap(Exchange *x, const void *send, void *recv, MPI_Datatype type, const char *name,
-                   Err *e)
+static char *received_rows(Exchange *x, int from)
 {
-    int n = x->comm->size, *c = x->counts;
-    return WAIT(
-        x, e, name,
-        MPI_Alltoallv(send, c, c + n, type, recv, c + 2 * n, c + 3 * n, type, x->comm->state->mpi));
+    return x->home_rows + (size_t)plan_first_received(&x->plan, from) * x->row_bytes;
 }
 
-/* Tells every rank how many rows it will get, or that this rank failed, and hears the same from
- * them. */
-static Status greet(Exchange *x, Status mine, int my_rounds, Err *e)
+/* Sends the window's rows to a rank; they are packed at *at, which moves on. */
+static Status send_window(Exchange *x, int to, char **at, Err *e)
 {
     Plan *p = &x->plan;
-    for (int d = 0; d < p->size; d++)
-        x->say[d] =
-            mine == ST_OK ? (Greeting){p->to[d].n_rows, my_rounds} : (Greeting){ROWS_FAILED, 0};
-    if (p->size > 1) {
-        TRY(WAIT(
-            x, e, "MPI_Alltoall (counts)",
-            MPI_Alltoall(x->say, 2, MPI_INT32_T, x->hear, 2, MPI_INT32_T, x->comm->state->mpi)));
-    } else {
-        x->hear[0] = x->say[0];
-    }
-    x->n_rounds = 0;
-    for (int s = 0; s < p->size; s++) {
-        if (x->hear[s].n_rows == ROWS_FAILED)
-            return mine != ST_OK ? ST_COMM : err_set(e, ST_COMM, "rank %d failed in this step", s);
-        if (x->hear[s].n_rounds > x->n_rounds)
-            x->n_rounds = x->hear[s].n_rounds;
-    }
-    return ST_OK;
+    const RowList *list = &p->to[to];
+    const int32_t *token = p->token_of + list->first_row + list->row;
+    char *first = *at;
+    for (int i = 0; i < list->window_rows; i++, *at += x->row_bytes)
+        memcpy(*at, x->rows + (size_t)token[i] * x->row_bytes, x->row_bytes);
+    x->stats.dispatch_bytes += (int64_t)list->window_rows * x->shape.row_bytes;
+    return post_send(x, first, list->window_rows, x->row_type, to, TAG_ROWS, e);
 }
 
-static Status swap_choices(Exchange *x, Err *e)
+/* Mail and the first windows, to and from every other rank, also where there are no rows: the receiver cannot know. */
+static Status open_layer(Exchange *x, Err *e)
 {
     Plan *p = &x->plan;
-    int n = p->size, *c = x->counts;
-    for (int r = 0; r < n; r++)
-        c[r] = x->hear[r].n_rows;
-    TRY(plan_expect(p, c, e));
-    for (int r = 0; r < n; r++) {
-        c[r] = r == p->rank ? 0 : p->to[r].n_rows;
-        c[n + r] = p->to[r].first_row;
-        c[2 * n + r] = r == p->rank ? 0 : p->from[r].n_rows;
-        c[3 * n + r] = p->from[r].first_row;
+    const RowList *own = &p->to[p->rank];
+    int most_rows = p->n_local > 0 ? p->window_rows : 0;
+    char *at = x->send;
+    memcpy(p->from[p->rank].mail, own->mail,
+           (size_t)plan_mail_ints(p, p->rank) * sizeof *own->mail);
+    for (int k = 0; k < p->size - 1; k++) {
+        int r = other_rank(x, k);
+        TRY(post_receive(x, p->from[r].mail, plan_most_mail_ints(p), MPI_INT32_T, r, TAG_MAIL, e));
+        TRY(post_receive(x, most_rows ? received_rows(x, r) : NULL, most_rows, x->row_type, r,
+                         TAG_ROWS, e));
     }
-    size_t k = (size_t)p->top_k;
-    const RowList *to = &p->to[p->rank], *from = &p->from[p->rank];
-    memcpy(p->from_choice + (size_t)from->first_row * k, p->choice + (size_t)to->first_row * k,
-           (size_t)to->n_rows * k * sizeof *p->choice);
-    if (n <= 1 || x->n_rounds == 0)
-        return ST_OK;
-    return swap(x, p->choice, p->from_choice, x->choice_type, "MPI_Alltoallv (choices)", e);
+    for (int k = 0; k < p->size - 1; k++) {
+        int r = other_rank(x, k);
+        TRY(post_send(x, p->to[r].mail, plan_mail_ints(p, r), MPI_INT32_T, r, TAG_MAIL, e));
+        TRY(send_window(x, r, &at, e));
+    }
+    return wait_all(x, "dispatch", e);
 }
 
 Status exchange_begin(Exchange *x, const void *rows, const int32_t *expert, int n_tokens,
@@ -226,15 +232,21 @@ Status exchange_begin(Exchange *x, const void *rows, const int32_t *expert, int 
 {
     *n_rounds = 0;
     x->rows = rows;
-    int my_rounds = 0;
-    Status found = ST_OK;
-    if (mine == ST_OK)
-        found = plan_route(&x->plan, expert, n_tokens, &my_rounds, e);
-    Status st = greet(x, mine != ST_OK ? mine : found, my_rounds, e);
+    Status found = mine == ST_OK ? plan_route(&x->plan, expert, n_tokens, e) : ST_OK;
+    if (mine != ST_OK || found != ST_OK)
+        plan_route_failure(&x->plan);
+    Err trouble = {0}; /* e may hold this rank's own failure, which is worth more */
+    Status st = open_layer(x, &trouble);
+    int failed = -1;
+    if (st == ST_OK)
+        st = plan_expect(&x->plan, &x->n_rounds, &failed, &trouble);
+    if (st == ST_OK && failed >= 0)
+        st = err_set(&trouble, ST_COMM, "rank %d failed in this step", failed);
     if (found != ST_OK)
         return found;
+    if (st != ST_OK && mine == ST_OK && e)
+        *e = trouble;
     TRY(st);
-    TRY(swap_choices(x, e));
     x->stats.n_rounds += x->n_rounds;
     *n_rounds = x->n_rounds;
     return ST_OK;
@@ -252,56 +264,55 @@ static void keep_own_rows(Exchange *x)
     }
 }
 
-static Status send_rows(Exchange *x, Err *e)
+/* Windows after the first: both ends know what moves. */
+static Status move_windows(Exchange *x, Err *e)
 {
     Plan *p = &x->plan;
-    int n = p->size, *c = x->counts, n_send = 0, n_recv = 0;
-    for (int r = 0; r < n; r++) {
-        c[n + r] = n_send;
-        c[3 * n + r] = n_recv;
-        c[r] = r == p->rank ? 0 : p->to[r].window_rows;
-        c[2 * n + r] = r == p->rank ? 0 : p->from[r].window_rows;
-        const int32_t *token = p->token_of + p->to[r].first_row + p->to[r].row;
-        char *send = x->send + (size_t)n_send * x->row_bytes;
-        for (int i = 0; i < c[r]; i++, send += x->row_bytes)
-            memcpy(send, x->rows + (size_t)token[i] * x->row_bytes, x->row_bytes);
-        n_send += c[r];
-        n_recv += c[2 * n + r];
+    char *at = x->send;
+    for (int k = 0; k < p->size - 1; k++) {
+        int r = other_rank(x, k);
+        if (p->from[r].window_rows > 0)
+            TRY(post_receive(x, received_rows(x, r), p->from[r].window_rows, x->row_type, r,
+                             TAG_ROWS, e));
     }
-    x->stats.dispatch_bytes += (int64_t)n_send * x->shape.row_bytes;
-    char *received = x->home_rows + (size_t)p->max_tokens * x->row_bytes;
-    return swap(x, x->send, received, x->row_type, "MPI_Alltoallv (dispatch)", e);
+    for (int k = 0; k < p->size - 1; k++)
+        if (p->to[other_rank(x, k)].window_rows > 0)
+            TRY(send_window(x, other_rank(x, k), &at, e));
+    return wait_all(x, "dispatch", e);
 }
 
 Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e)
 {
-    plan_next_round(&x->plan);
-    if (x->comm->size > 1) {
-        if (round == 0)
-            keep_own_rows(x);
-        TRY(send_rows(x, e));
-    }
+    Plan *p = &x->plan;
+    bool alone = p->size == 1;
+    if (round > 0)
+        plan_next_send(p);
+    plan_next_receive(p);
+    if (round > 0)
+        TRY(move_windows(x, e));
+    else if (!alone)
+        keep_own_rows(x);
+    plan_group(p);
     *recv = (RecvRows){
-        .rows = x->comm->size > 1 ? x->home_rows : x->rows,
-        .row_of = x->plan.row_of,
-        .first = x->plan.first,
-        .n_pairs = x->plan.n_pairs,
+        .rows = alone ? x->rows : x->home_rows,
+        .row_of = p->row_of,
+        .first = p->first,
+        .n_pairs = p->n_pairs,
         .out = x->results + x->out_row * x->row_bytes,
     };
     return ST_OK;
 }
 
-/* Results of own rows stay where they are in the last round, and are put aside before another one.
- */
+/* Results of own rows stay where they are in the last round, and are put aside before another one. */
 static void keep_own_results(Exchange *x, int round, const int32_t *place)
 {
     Plan *p = &x->plan;
-    const RowList *own = &p->from[p->rank], *to = &p->to[p->rank];
+    const RowList *own = &p->to[p->rank];
     size_t k = (size_t)p->top_k;
-    const int32_t *choice = p->from_choice + (size_t)(own->first_row + own->row) * k;
-    int32_t home = to->first_pair + to->pair;
+    const int32_t *choice = own->mail + MAIL_HEAD + (size_t)own->row * k;
+    int32_t home = own->first_pair + own->pair;
     for (int r = 0; r < own->window_rows; r++) {
-        size_t token = (size_t)p->token_of[to->first_row + own->row + r];
+        size_t token = (size_t)p->token_of[own->first_row + own->row + r];
         for (size_t s = 0; s < k; s++, choice++) {
             if (*choice < 0)
                 continue;
@@ -316,39 +327,62 @@ static void keep_own_results(Exchange *x, int round, const int32_t *place)
     }
 }
 
-/* One failing rank is enough: every rank leaves the round here. */
-static Status agree_in_round(Exchange *x, Status mine, Err *e)
+static Status receive_results(Exchange *x, Err *e)
 {
-    int failed = mine != ST_OK ? 1 : 0;
-    if (x->comm->size > 1)
-        TRY(WAIT(x, e, "MPI_Allreduce (combine)",
-                 MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, x->comm->state->mpi)));
-    if (!failed)
-        return ST_OK;
-    return mine != ST_OK ? ST_COMM : err_set(e, ST_COMM, "another rank failed in this step");
+    for (int k = 0; k < x->comm->size - 1; k++) {
+        int r = other_rank(x, k);
+        const RowList *list = &x->plan.to[r];
+        char *home = x->results + (size_t)(list->first_pair + list->pair) * x->row_bytes;
+        TRY(post_receive(x, &x->failed[r], 1, MPI_INT32_T, r, TAG_FAILED, e));
+        if (list->window_pairs > 0)
+            TRY(post_receive(x, home, list->window_pairs, x->row_type, r, TAG_RESULTS, e));
+    }
+    return ST_OK;
+}
+
+/* place: where the results for this rank's first pair lie in out. */
+static Status send_results(Exchange *x, int to, const int32_t *place, char **at, Err *e)
+{
+    int n = x->plan.from[to].window_pairs;
+    const char *out = x->results + x->out_row * x->row_bytes;
+    char *first = *at;
+    for (int i = 0; i < n; i++, *at += x->row_bytes)
+        memcpy(*at, out + (size_t)place[i] * x->row_bytes, x->row_bytes);
+    x->stats.combine_bytes += (int64_t)n * x->shape.row_bytes;
+    TRY(post_send(x, &x->failed[x->comm->size], 1, MPI_INT32_T, to, TAG_FAILED, e));
+    return n > 0 ? post_send(x, first, n, x->row_type, to, TAG_RESULTS, e) : ST_OK;
+}
+
+/* A rank that failed sends what lies in out all the same, so that nobody waits for it in vain; nobody will use it. */
+static Status swap_results(Exchange *x, int round, Err *e)
+{
+    Plan *p = &x->plan;
+    char *at = x->send;
+    const int32_t *place = p->place;
+    TRY(receive_results(x, e));
+    for (int r = 0; r < p->size; r++) {
+        if (r == p->rank)
+            keep_own_results(x, round, place);
+        else
+            TRY(send_results(x, r, place, &at, e));
+        place += p->from[r].window_pairs;
+    }
+    return wait_all(x, "combine", e);
 }
 
 Status exchange_combine(Exchange *x, int round, Status mine, Err *e)
 {
-    TRY(agree_in_round(x, mine, e));
-    Plan *p = &x->plan;
-    int n = p->size, *c = x->counts, n_send = 0;
-    const char *out = x->results + x->out_row * x->row_bytes;
-    const int32_t *place = p->place;
-    for (int r = 0; r < n; r++, place += p->from[r - 1].window_pairs) {
-        if (r == p->rank)
-            keep_own_results(x, round, place);
-        c[r] = r == p->rank ? 0 : p->from[r].window_pairs;
-        c[n + r] = n_send;
-        c[2 * n + r] = r == p->rank ? 0 : p->to[r].window_pairs;
-        c[3 * n + r] = p->to[r].first_pair + p->to[r].pair;
-        char *send = x->send + (size_t)n_send * x->row_bytes;
-        for (int i = 0; i < c[r]; i++, send += x->row_bytes)
-            memcpy(send, out + (size_t)place[i] * x->row_bytes, x->row_bytes);
-        n_send += c[r];
-    }
-    x->stats.combine_bytes += (int64_t)n_send * x->shape.row_bytes;
-    return n > 1 ? swap(x, x->send, x->results, x->row_type, "MPI_Alltoallv (combine)", e) : ST_OK;
+    int n = x->comm->size;
+    Err trouble = {0};
+    x->failed[n] = mine != ST_OK;
+    Status st = swap_results(x, round, &trouble);
+    x->failed[x->comm->rank] = mine != ST_OK;
+    for (int r = 0; r < n && st == ST_OK; r++)
+        if (x->failed[r])
+            st = err_set(&trouble, ST_COMM, "rank %d failed in this step", r);
+    if (st != ST_OK && mine == ST_OK && e)
+        *e = trouble;
+    return st;
 }
 
 void exchange_results(const Exchange *x, const void **rows, const int32_t **slot)

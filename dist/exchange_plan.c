@@ -22,28 +22,41 @@ int32_t plan_window_pairs(int size, const ExchangeShape *shape)
     return (int32_t)(fit < all ? fit : all);
 }
 
+int32_t plan_window_rows(int size, const ExchangeShape *shape)
+{
+    int32_t pairs = plan_window_pairs(size, shape); /* a row has at least one */
+    return pairs < shape->max_tokens ? pairs : shape->max_tokens;
+}
+
 /* Rows that one rank can bring: a token goes to at most top_k ranks. */
 static size_t rows_brought(int size, const ExchangeShape *shape)
 {
     return (size_t)shape->max_tokens * (size_t)min_int(size, shape->top_k);
 }
 
-static size_t pairs_in_round(int rank, int size, const Placement *placement,
-                             const ExchangeShape *shape)
+static size_t to_mail_ints(int size, const ExchangeShape *shape)
 {
-    if (placement->n_local[rank] == 0)
-        return 0;
-    return (size_t)size * (size_t)plan_window_pairs(size, shape);
+    return rows_brought(size, shape) * (size_t)shape->top_k + (size_t)size * MAIL_HEAD;
+}
+
+/* Of one source; a rank without experts gets no rows. */
+static size_t from_mail_ints(int n_local, const ExchangeShape *shape)
+{
+    return MAIL_HEAD + (n_local > 0 ? (size_t)shape->max_tokens * (size_t)shape->top_k : 0);
+}
+
+static size_t pairs_in_round(int n_local, int size, const ExchangeShape *shape)
+{
+    return n_local > 0 ? (size_t)size * (size_t)plan_window_pairs(size, shape) : 0;
 }
 
 size_t plan_bytes(int rank, int size, const Placement *placement, const ExchangeShape *shape)
 {
-    size_t k = (size_t)shape->top_k, brought = rows_brought(size, shape),
-           tokens = (size_t)shape->max_tokens;
-    size_t coming = placement->n_local[rank] ? (size_t)size * tokens : 0;
-    size_t ints = brought * (1 + k) + tokens * k + coming * k;
-    ints += 2 * pairs_in_round(rank, size, placement, shape);
-    ints += 2 * ((size_t)placement->n_local[rank] + 1) + (size_t)size + 1;
+    int n_local = placement->n_local[rank];
+    size_t ints = rows_brought(size, shape) + (size_t)shape->max_tokens * (size_t)shape->top_k;
+    ints += to_mail_ints(size, shape) + (size_t)size * from_mail_ints(n_local, shape);
+    ints += 2 * pairs_in_round(n_local, size, shape);
+    ints += 2 * ((size_t)n_local + 1) + (size_t)size;
     return ints * sizeof(int32_t) + 2 * (size_t)size * sizeof(RowList);
 }
 
@@ -64,40 +77,40 @@ Status plan_create(Plan *out, int rank, int size, const Placement *placement,
     if (placement->n_ranks != size)
         return err_set(e, ST_USAGE, "exchange: experts are placed on %d ranks, but there are %d",
                        placement->n_ranks, size);
-    /* Half of what an int32 counts, since home results and a round's results are numbered in one
-     * sequence. */
+    /* Half of what an int32 counts, since home results and a round's results are numbered in one sequence. */
     if ((double)size * shape->max_tokens * shape->top_k > INT32_MAX / 2)
         return err_set(
             e, ST_USAGE,
             "exchange: %d tokens per rank and step are too many for %d ranks and top_k %d",
             shape->max_tokens, size, shape->top_k);
+    int n_local = placement->n_local[rank];
     out->rank = rank;
     out->size = size;
     out->top_k = shape->top_k;
     out->max_tokens = shape->max_tokens;
-    out->n_local = placement->n_local[rank];
+    out->n_local = n_local;
     out->window_pairs = plan_window_pairs(size, shape);
+    out->window_rows = plan_window_rows(size, shape);
     out->placement = placement;
 
-    size_t k = (size_t)shape->top_k, tokens = (size_t)shape->max_tokens,
-           n_local = (size_t)out->n_local;
-    size_t brought = rows_brought(size, shape),
-           pairs = pairs_in_round(rank, size, placement, shape);
+    size_t pairs = pairs_in_round(n_local, size, shape), from_ints = from_mail_ints(n_local, shape);
     out->to = calloc((size_t)size, sizeof *out->to);
     out->from = calloc((size_t)size, sizeof *out->from);
     if (!out->to || !out->from) {
         st = err_set(e, ST_MEMORY, "exchange: no memory for lists of %d ranks", size);
         goto fail;
     }
-    TRY_GOTO(take(&out->token_of, brought, e));
-    TRY_GOTO(take(&out->choice, brought * k, e));
-    TRY_GOTO(take(&out->slot, tokens * k, e));
-    TRY_GOTO(take(&out->from_choice, n_local ? (size_t)size * tokens * k : 0, e));
+    TRY_GOTO(take(&out->token_of, rows_brought(size, shape), e));
+    TRY_GOTO(take(&out->slot, (size_t)shape->max_tokens * (size_t)shape->top_k, e));
+    TRY_GOTO(take(&out->to_mail, to_mail_ints(size, shape), e));
+    TRY_GOTO(take(&out->from_mail, (size_t)size * from_ints, e));
     TRY_GOTO(take(&out->row_of, pairs, e));
     TRY_GOTO(take(&out->place, pairs, e));
-    TRY_GOTO(take(&out->first, n_local + 1, e));
-    TRY_GOTO(take(&out->next, n_local + 1 + (size_t)size, e));
-    memset(out->first, 0, (n_local + 1) * sizeof *out->first);
+    TRY_GOTO(take(&out->first, (size_t)n_local + 1, e));
+    TRY_GOTO(take(&out->next, (size_t)n_local + 1 + (size_t)size, e));
+    memset(out->first, 0, ((size_t)n_local + 1) * sizeof *out->first);
+    for (int s = 0; s < size; s++)
+        out->from[s].mail = out->from_mail + (size_t)s * from_ints;
     return ST_OK;
 fail:
     plan_free(out);
@@ -109,9 +122,9 @@ void plan_free(Plan *p)
     free(p->to);
     free(p->from);
     free(p->token_of);
-    free(p->choice);
     free(p->slot);
-    free(p->from_choice);
+    free(p->to_mail);
+    free(p->from_mail);
     free(p->row_of);
     free(p->place);
     free(p->first);
@@ -119,24 +132,38 @@ void plan_free(Plan *p)
     memset(p, 0, sizeof *p);
 }
 
-static int pairs_of_row(const int32_t *choice, int top_k)
+int plan_mail_ints(const Plan *p, int to)
 {
-    int n = 0;
-    for (int s = 0; s < top_k; s++)
-        n += choice[s] >= 0;
-    return n;
+    return MAIL_HEAD + p->to[to].n_rows * p->top_k;
+}
+
+int plan_most_mail_ints(const Plan *p)
+{
+    return MAIL_HEAD + (p->n_local > 0 ? p->max_tokens * p->top_k : 0);
+}
+
+int32_t plan_first_received(const Plan *p, int from)
+{
+    return p->max_tokens + (from < p->rank ? from : from - 1) * p->window_rows;
+}
+
+static const int32_t *choices_of(const Plan *p, const RowList *list, int32_t row)
+{
+    return list->mail + MAIL_HEAD + (size_t)row * (size_t)p->top_k;
 }
 
 /* Makes the list's window the one after the current; an empty one at the end. */
-static void advance(RowList *list, const int32_t *choices, int top_k, int32_t most_pairs)
+static void advance(const Plan *p, RowList *list)
 {
     list->row += list->window_rows;
     list->pair += list->window_pairs;
     list->window_rows = list->window_pairs = 0;
-    const int32_t *choice = choices + ((size_t)list->first_row + (size_t)list->row) * (size_t)top_k;
-    for (int r = list->row; r < list->n_rows; r++, choice += top_k) {
-        int n = pairs_of_row(choice, top_k);
-        if (list->window_pairs + n > most_pairs)
+    const int32_t *choice = choices_of(p, list, list->row);
+    for (int r = list->row; r < list->n_rows; r++) {
+        int n = 0;
+        for (int s = 0; s < p->top_k; s++)
+            n += *choice++ >= 0;
+        if (list->window_pairs + n > p->window_pairs)
             return;
         list->window_rows++;
         list->window_pairs += n;
@@ -148,12 +175,11 @@ static void rewind_list(RowList *list)
     list->row = list->pair = list->window_rows = list->window_pairs = 0;
 }
 
-/* Counts rows and pairs for each destination, and lays the lists out one after the other.
- * last_token: [size]. */
+/* Counts rows and pairs for each destination, and lays the lists out one after the other. last_token: [size]. */
 static void lay_out(Plan *p, const int32_t *expert, int32_t *last_token)
 {
     for (int d = 0; d < p->size; d++) {
-        p->to[d] = (RowList){0};
+        p->to[d] = (RowList){.mail = p->to_mail};
         last_token[d] = -1;
     }
     for (int t = 0; t < p->n_tokens; t++)
@@ -166,14 +192,41 @@ static void lay_out(Plan *p, const int32_t *expert, int32_t *last_token)
             last_token[d] = t;
         }
     for (int d = 1; d < p->size; d++) {
-        p->to[d].first_row = p->to[d - 1].first_row + p->to[d - 1].n_rows;
-        p->to[d].first_pair = p->to[d - 1].first_pair + p->to[d - 1].n_pairs;
+        const RowList *before = &p->to[d - 1];
+        p->to[d].mail = before->mail + plan_mail_ints(p, d - 1);
+        p->to[d].first_row = before->first_row + before->n_rows;
+        p->to[d].first_pair = before->first_pair + before->n_pairs;
     }
 }
 
-Status plan_route(Plan *p, const int32_t *expert, int n_tokens, int *n_rounds, Err *e)
+/* Writes choices, tokens and slots. row and pair of each list serve as fill marks. last_token: [size]. */
+static void fill_lists(Plan *p, const int32_t *expert, int32_t *last_token)
 {
-    *n_rounds = 0;
+    size_t k = (size_t)p->top_k;
+    for (int d = 0; d < p->size; d++)
+        last_token[d] = -1;
+    for (int t = 0; t < p->n_tokens; t++)
+        for (size_t s = 0; s < k; s++) {
+            size_t at = (size_t)t * k + s;
+            p->slot[at] = -1;
+            if (expert[at] < 0)
+                continue;
+            int d = p->placement->owner[expert[at]];
+            RowList *list = &p->to[d];
+            if (last_token[d] != t) {
+                last_token[d] = t;
+                p->token_of[list->first_row + list->row++] = t;
+                for (size_t i = 0; i < k; i++)
+                    list->mail[MAIL_HEAD + (size_t)(list->row - 1) * k + i] = -1;
+            }
+            list->mail[MAIL_HEAD + (size_t)(list->row - 1) * k + s] =
+                p->placement->local_expert[expert[at]];
+            p->slot[at] = list->first_pair + list->pair++;
+        }
+}
+
+Status plan_route(Plan *p, const int32_t *expert, int n_tokens, Err *e)
+{
     if (n_tokens < 0 || n_tokens > p->max_tokens)
         return err_set(e, ST_INPUT, "exchange: %d tokens in a step, planned for %d", n_tokens,
                        p->max_tokens);
@@ -182,73 +235,82 @@ Status plan_route(Plan *p, const int32_t *expert, int n_tokens, int *n_rounds, E
             return err_set(e, ST_INPUT, "exchange: token %lld chose expert %d of %d",
                            (long long)(i / p->top_k), expert[i], p->placement->n_experts);
     p->n_tokens = n_tokens;
-    int32_t *last_token = p->next;
-    lay_out(p, expert, last_token);
+    lay_out(p, expert, p->next);
+    fill_lists(p, expert, p->next);
 
-    /* row and pair of each list serve as fill marks here; rewind_list clears them. */
-    size_t k = (size_t)p->top_k;
-    for (int d = 0; d < p->size; d++)
-        last_token[d] = -1;
-    for (int t = 0; t < n_tokens; t++)
-        for (int s = 0; s < p->top_k; s++) {
-            size_t at = (size_t)t * k + (size_t)s;
-            p->slot[at] = -1;
-            if (expert[at] < 0)
-                continue;
-            int d = p->placement->owner[expert[at]];
-            RowList *list = &p->to[d];
-            if (last_token[d] != t) {
-                last_token[d] = t;
-                size_t row = (size_t)(list->first_row + list->row++);
-                p->token_of[row] = t;
-                for (size_t i = 0; i < k; i++)
-                    p->choice[row * k + i] = -1;
-            }
-            size_t row = (size_t)(list->first_row + list->row - 1);
-            p->choice[row * k + (size_t)s] = p->placement->local_expert[expert[at]];
-            p->slot[at] = list->first_pair + list->pair++;
-        }
-
+    /* Where every choice was dropped there is still a round, so that the caller need not ask. */
+    int most = n_tokens > 0 ? 1 : 0;
     for (int d = 0; d < p->size; d++) {
         RowList *list = &p->to[d];
         int rounds = 0;
         rewind_list(list);
-        for (advance(list, p->choice, p->top_k, p->window_pairs); list->window_rows > 0;
-             advance(list, p->choice, p->top_k, p->window_pairs))
+        for (advance(p, list); list->window_rows > 0; advance(p, list))
             rounds++;
         rewind_list(list);
-        if (rounds > *n_rounds)
-            *n_rounds = rounds;
+        advance(p, list);
+        most = rounds > most ? rounds : most;
     }
-    if (*n_rounds == 0 && n_tokens > 0)
-        *n_rounds = 1; /* every choice was dropped; the caller still sees a round */
+    for (int d = 0; d < p->size; d++) {
+        p->to[d].mail[MAIL_ROWS] = p->to[d].n_rows;
+        p->to[d].mail[MAIL_ROUNDS] = most;
+    }
     return ST_OK;
 }
 
-Status plan_expect(Plan *p, const int32_t *n_rows, Err *e)
+void plan_route_failure(Plan *p)
 {
-    int32_t at = 0;
+    p->n_tokens = 0;
+    for (int d = 0; d < p->size; d++) {
+        p->to[d] = (RowList){.mail = p->to_mail + (size_t)d * MAIL_HEAD};
+        p->to[d].mail[MAIL_ROWS] = ROWS_FAILED;
+        p->to[d].mail[MAIL_ROUNDS] = 0;
+    }
+}
+
+Status plan_expect(Plan *p, int *n_rounds, int *failed, Err *e)
+{
+    *n_rounds = 0;
+    *failed = -1;
+    int most = p->n_local > 0 ? p->max_tokens : 0;
     for (int s = 0; s < p->size; s++) {
-        if (n_rows[s] < 0 || n_rows[s] > (p->n_local ? p->max_tokens : 0))
+        RowList *list = &p->from[s];
+        int32_t n = list->mail[MAIL_ROWS];
+        if (n == ROWS_FAILED && *failed < 0)
+            *failed = s;
+        if (n != ROWS_FAILED && (n < 0 || n > most))
             return err_set(
                 e, ST_COMM,
                 "exchange: rank %d brings %d rows, but at most %d fit: the ranks' plans differ", s,
-                n_rows[s], p->n_local ? p->max_tokens : 0);
-        p->from[s] = (RowList){.first_row = at, .n_rows = n_rows[s]};
-        at += n_rows[s];
+                n, most);
+        if (list->mail[MAIL_ROUNDS] > *n_rounds)
+            *n_rounds = list->mail[MAIL_ROUNDS];
+        rewind_list(list);
+        list->n_rows = n == ROWS_FAILED ? 0 : n;
     }
     return ST_OK;
 }
 
+void plan_next_send(Plan *p)
+{
+    for (int d = 0; d < p->size; d++)
+        advance(p, &p->to[d]);
+}
+
+void plan_next_receive(Plan *p)
+{
+    for (int s = 0; s < p->size; s++)
+        advance(p, &p->from[s]);
+}
+
 /* A counting sort by expert that keeps the order of (source, token, slot) within one. */
-static void group_pairs(Plan *p)
+void plan_group(Plan *p)
 {
     size_t k = (size_t)p->top_k;
     memset(p->first, 0, ((size_t)p->n_local + 1) * sizeof *p->first);
     p->n_pairs = 0;
     for (int s = 0; s < p->size; s++) {
         const RowList *list = &p->from[s];
-        const int32_t *choice = p->from_choice + (size_t)(list->first_row + list->row) * k;
+        const int32_t *choice = choices_of(p, list, list->row);
         p->n_pairs += list->window_pairs;
         for (size_t i = 0; i < (size_t)list->window_rows * k; i++)
             if (choice[i] >= 0)
@@ -258,13 +320,13 @@ static void group_pairs(Plan *p)
         p->first[i + 1] += p->first[i];
     memcpy(p->next, p->first, ((size_t)p->n_local + 1) * sizeof *p->next);
 
-    int32_t received = p->max_tokens, nth = 0;
+    int32_t nth = 0;
     const int32_t *own_token = p->token_of + p->to[p->rank].first_row;
     for (int s = 0; s < p->size; s++) {
         const RowList *list = &p->from[s];
-        const int32_t *choice = p->from_choice + (size_t)(list->first_row + list->row) * k;
+        const int32_t *choice = choices_of(p, list, list->row);
         for (int r = 0; r < list->window_rows; r++) {
-            int32_t row = s == p->rank ? own_token[list->row + r] : received++;
+            int32_t row = s == p->rank ? own_token[list->row + r] : plan_first_received(p, s) + r;
             for (size_t i = 0; i < k; i++, choice++) {
                 if (*choice < 0)
                     continue;
@@ -274,13 +336,4 @@ static void group_pairs(Plan *p)
             }
         }
     }
-}
-
-void plan_next_round(Plan *p)
-{
-    for (int r = 0; r < p->size; r++) {
-        advance(&p->to[r], p->choice, p->top_k, p->window_pairs);
-        advance(&p->from[r], p->from_choice, p->top_k, p->window_pairs);
-    }
-    group_pairs(p);
 }

@@ -118,12 +118,15 @@ static int check_groups(const char *name, const RecvRows *recv, int n_local, int
 static int check_limit(const char *name, const RecvRows *recv, int most_pairs, int size,
                        const ExchangeShape *shape)
 {
-    int received = 0;
     if (check_true(name, recv->n_pairs <= most_pairs))
         return 1;
-    for (int p = 0; p < recv->n_pairs; p++)
-        if (recv->row_of[p] >= shape->max_tokens + received)
-            received = recv->row_of[p] - shape->max_tokens + 1;
+    int received = 0;
+    for (int p = 0; p < recv->n_pairs; p++) {
+        bool seen = recv->row_of[p] < shape->max_tokens;
+        for (int before = 0; before < p && !seen; before++)
+            seen = recv->row_of[before] == recv->row_of[p];
+        received += !seen;
+    }
     size_t least = (size_t)(size - 1) * (size_t)shape->top_k * (size_t)shape->row_bytes;
     size_t limit = shape->round_bytes > least ? shape->round_bytes : least;
     return check_true(name, (size_t)received * (size_t)shape->row_bytes <= limit);
