@@ -326,6 +326,124 @@ static int check_generation(void)
     return failed;
 }
 
+/* Key sets as the publishers ship them, with what their libraries leave behind. */
+static const struct {
+    const char *name, *config, *generation;
+    int n_experts, head_dim, n_eos;
+} published[] = {
+    {"Qwen3-30B-A3B",
+     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"attention_bias\": false, "
+     "\"attention_dropout\": "
+     "0.0, \"bos_token_id\": 151643, \"decoder_sparse_step\": 1, \"eos_token_id\": 151645, "
+     "\"head_dim\": 128, \"hidden_act\": \"silu\", \"hidden_size\": 2048, \"initializer_range\": "
+     "0.02, "
+     "\"intermediate_size\": 6144, \"max_position_embeddings\": 40960, \"max_window_layers\": 48, "
+     "\"mlp_only_layers\": [], \"model_type\": \"qwen3_moe\", \"moe_intermediate_size\": 768, "
+     "\"norm_topk_prob\": true, \"num_attention_heads\": 32, \"num_experts\": 128, "
+     "\"num_experts_per_tok\": 8, \"num_hidden_layers\": 48, \"num_key_value_heads\": 4, "
+     "\"output_router_logits\": false, \"rms_norm_eps\": 1e-06, \"rope_scaling\": null, "
+     "\"rope_theta\": "
+     "1000000.0, \"router_aux_loss_coef\": 0.001, \"sliding_window\": null, "
+     "\"tie_word_embeddings\": "
+     "false, \"torch_dtype\": \"bfloat16\", \"transformers_version\": \"4.51.0\", \"use_cache\": "
+     "true, "
+     "\"use_sliding_window\": false, \"vocab_size\": 151936}",
+     "{\"bos_token_id\": 151643, \"do_sample\": true, \"eos_token_id\": [151645, 151643], "
+     "\"pad_token_id\": 151643, \"temperature\": 0.6, \"top_k\": 20, \"top_p\": 0.95, "
+     "\"transformers_version\": \"4.51.0\"}",
+     128, 128, 2},
+    {"Qwen3-Coder, with the keys of its relatives",
+     "{\"model_type\": \"qwen3_moe\", \"head_dim\": 128, \"hidden_size\": 6144, "
+     "\"intermediate_size\": 8192, \"max_position_embeddings\": 262144, \"max_window_layers\": 62, "
+     "\"moe_intermediate_size\": 2560, \"norm_topk_prob\": true, \"num_attention_heads\": 96, "
+     "\"num_experts\": 160, \"num_experts_per_tok\": 8, \"num_hidden_layers\": 62, "
+     "\"num_key_value_heads\": 8, \"qkv_bias\": false, \"rope_theta\": 10000000, "
+     "\"shared_expert_intermediate_size\": 0, \"use_qk_norm\": true, \"vocab_size\": 151936}",
+     NULL, 160, 128, 0},
+    {"Mixtral-8x7B",
+     "{\"architectures\": [\"MixtralForCausalLM\"], \"attention_dropout\": 0.0, \"bos_token_id\": "
+     "1, "
+     "\"eos_token_id\": 2, \"hidden_act\": \"silu\", \"hidden_size\": 4096, \"initializer_range\": "
+     "0.02, \"intermediate_size\": 14336, \"max_position_embeddings\": 32768, \"model_type\": "
+     "\"mixtral\", \"num_attention_heads\": 32, \"num_experts_per_tok\": 2, \"num_hidden_layers\": "
+     "32, "
+     "\"num_key_value_heads\": 8, \"num_local_experts\": 8, \"output_router_logits\": false, "
+     "\"rms_norm_eps\": 1e-05, \"rope_theta\": 1000000.0, \"router_aux_loss_coef\": 0.02, "
+     "\"sliding_window\": null, \"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\", "
+     "\"transformers_version\": \"4.36.0\", \"use_cache\": true, \"vocab_size\": 32000}",
+     "{\"_from_model_config\": true, \"bos_token_id\": 1, \"eos_token_id\": 2}", 8, 128, 1},
+    {"gpt-oss-20b",
+     "{\"architectures\": [\"GptOssForCausalLM\"], \"attention_bias\": true, "
+     "\"attention_dropout\": 0.0, "
+     "\"eos_token_id\": 200002, \"experts_per_token\": 4, \"head_dim\": 64, \"hidden_act\": "
+     "\"silu\", "
+     "\"hidden_size\": 2880, \"initial_context_length\": 4096, \"initializer_range\": 0.02, "
+     "\"intermediate_size\": 2880, \"max_position_embeddings\": 131072, \"model_type\": "
+     "\"gpt_oss\", "
+     "\"num_attention_heads\": 64, \"num_experts_per_tok\": 4, \"num_hidden_layers\": 24, "
+     "\"num_key_value_heads\": 8, \"num_local_experts\": 32, \"output_router_logits\": false, "
+     "\"pad_token_id\": 199999, \"quantization_config\": {\"modules_to_not_convert\": "
+     "[\"model.layers.*.self_attn\", \"model.layers.*.mlp.router\", \"model.embed_tokens\", "
+     "\"lm_head\"], \"quant_method\": \"mxfp4\"}, \"rms_norm_eps\": 1e-05, \"rope_scaling\": "
+     "{\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"factor\": 32.0, "
+     "\"original_max_position_embeddings\": 4096, \"rope_type\": \"yarn\", \"truncate\": false}, "
+     "\"rope_theta\": 150000, \"router_aux_loss_coef\": 0.9, \"sliding_window\": 128, "
+     "\"swiglu_limit\": 7.0, \"tie_word_embeddings\": false, \"transformers_version\": \"4.55.0\", "
+     "\"use_cache\": true, \"vocab_size\": 201088}",
+     "{\"bos_token_id\": 199998, \"do_sample\": true, \"eos_token_id\": [200002, 199999, 200012], "
+     "\"pad_token_id\": 199999, \"transformers_version\": \"4.55.0\"}",
+     32, 64, 3},
+};
+
+static int check_published(void)
+{
+    int failed = 0, before = log_warnings();
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
+        const char *generation = published[i].generation;
+        Err e = {0};
+        Arch a;
+        GenerationDefaults gen;
+        if (arch_parse(published[i].config, strlen(published[i].config), generation,
+                       generation ? strlen(generation) : 0, NULL, 0, &a, &gen, &e) != ST_OK)
+            failed += check_str(published[i].name, e.text, "");
+        failed += check_int(published[i].name, a.router.n_experts, published[i].n_experts);
+        failed += check_int(published[i].name, a.head_dim, published[i].head_dim);
+        failed += check_int(published[i].name, a.n_eos, published[i].n_eos);
+        arch_free(&a);
+    }
+    return failed + check_int("without a warning", log_warnings() - before, 0);
+}
+
+/* Whatever bytes are damaged: refused with a message, or sizes within their bounds. */
+static int check_damage(void)
+{
+    char text[2000];
+    uint64_t r = 99;
+    int failed = 0, n_ok = 0;
+    for (int round = 0; round < 8000; round++) {
+        const char *config = published[round % 4].config;
+        size_t n = strlen(config);
+        Err e = {0};
+        Arch a;
+        GenerationDefaults gen;
+        memcpy(text, config, n);
+        for (int k = 0; k < 1 + round % 2; k++) {
+            r = r * 6364136223846793005u + 1442695040888963407u;
+            text[(r >> 33) % n] = (char)(round % 3 ? '0' + (r >> 25) % 10 : r >> 25);
+        }
+        if (arch_parse(text, n, NULL, 0, NULL, 0, &a, &gen, &e) == ST_OK) {
+            n_ok++;
+            if (a.n_layers < 1 || a.hidden < 1 || a.vocab < 1 || a.n_heads % a.n_kv_heads != 0 ||
+                a.router.top_k > a.router.n_experts || a.rope.rotary_dim > a.head_dim)
+                failed += check_true("sizes within bounds", false);
+        } else if (!e.text[0]) {
+            failed += check_true("a message", false);
+        }
+        arch_free(&a);
+    }
+    return failed + check_true("some numbers stay possible", n_ok > 100 && n_ok < 7000);
+}
+
 static int check_no_file(void)
 {
     Err e;
@@ -337,7 +455,8 @@ static int check_no_file(void)
 
 int main(void)
 {
-    int failed = check_refused() + check_accepted() + check_generation() + check_no_file();
+    int failed = check_refused() + check_accepted() + check_published() + check_generation() +
+                 check_damage() + check_no_file();
     const char *shared = test_shared();
     for (size_t i = 0; shared && i < sizeof wants / sizeof *wants; i++)
         failed += check_reference(shared, &wants[i]);
