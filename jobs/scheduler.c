@@ -336,7 +336,8 @@ static void plan_rows(Scheduler *s, Seq *seq, int n)
     int prompt_n = (int)prompt_of(seq)->ids.n;
     seq->planned = n;
     seq->plan_wanted = count_wanted(s, seq, seq->n_computed, n);
-    s->seqs[step->n_seqs++] = (StepSeq){step->n_rows, n, seq->n_computed, seq->plan_wanted, &seq->kv};
+    s->seqs[step->n_seqs++] = (StepSeq){step->n_rows, n, seq->n_computed, seq->plan_wanted,
+                                         prompt_n, &seq->kv};
     for (int i = 0; i < n; i++, step->n_rows++) {
         int pos = seq->n_computed + i;
         s->ids[step->n_rows] = id_at(seq, pos);

@@ -49,15 +49,20 @@ typedef struct ActSpec { /* y = g' * sigmoid(alpha * g') * (u' + beta), g' = min
 } ActSpec;
 
 typedef enum RouterKind {
-    ROUTER_SOFTMAX_TOPK, /* models.md 3: R1 */
-    ROUTER_TOPK_SOFTMAX  /* R2 */
+    ROUTER_SOFTMAX_TOPK, /* models.md 3, R1: softmax over all experts, then the top_k */
+    ROUTER_TOPK_SOFTMAX, /* R2: the top_k logits, then softmax over them */
+    ROUTER_GROUP_MAX,    /* R3: softmax; the topk_group groups with the largest member stay, other scores become 0 */
+    ROUTER_SIGMOID       /* R4, R5: sigmoid; chosen by score + correction within the topk_group groups whose two best sum
+                            highest (other scores -inf); the weights are the scores without correction */
 } RouterKind;
 
 typedef struct RouterSpec {
     RouterKind kind;
     int n_experts, top_k;
-    bool renormalize; /* R1 only */
-    float scale;      /* multiplies the weights, once, last */
+    int n_group, topk_group; /* contiguous groups of equal size, R3 and R4; 1 and 1: no groups */
+    bool renormalize;        /* weights / (their sum + renorm_eps); inherent in R2 */
+    float renorm_eps;        /* 1e-20 in R4, else 0 */
+    float scale;             /* multiplies the weights, once, last */
 } RouterSpec;
 
 typedef enum RopeLayout { ROPE_HALF, ROPE_INTERLEAVED } RopeLayout;
@@ -80,6 +85,24 @@ typedef struct AttnSpec {
     int window;         /* key j is visible to query i iff 0 <= i-j < window; 0: all j <= i */
     const float *sinks; /* [n_heads] backend memory, or NULL */
 } AttnSpec;
+
+/* Multi-head latent attention (models.md 6.7). A cached row is the latent (latent_dim values, normed), then the rotated key
+ * lanes that all heads share (rope_dim). A query head is nope_dim lanes, then rope_dim rotated ones. */
+typedef struct LatentSpec {
+    int n_heads, nope_dim, rope_dim, v_dim, latent_dim;
+    float scale;
+} LatentSpec;
+
+/* kv_b_proj, twice: both banks have n_heads matrices. */
+typedef struct LatentWeights {
+    const Weight *up;     /* [k_nope: nope_dim | v: v_dim, latent_dim], two parts */
+    const Weight *absorb; /* [latent_dim, nope_dim]: the k_nope part, transposed */
+} LatentWeights;
+
+typedef enum LatentForm {
+    LATENT_EXPANDED, /* keys and values of each head are made from the latents: what a prompt's positions use */
+    LATENT_ABSORBED  /* queries and outputs pass through kv_b_proj instead: what generated positions use */
+} LatentForm;
 
 typedef struct FfnSpec {  /* y = W2 * act(W13 x + b13) + b2, for each expert of a bank */
     const Weight *w13;    /* n_experts x [gate: inter | up: inter, hidden], two parts */
@@ -131,10 +154,21 @@ typedef struct BackendOps {
      * written. KV is split at multiples of KV_PAGE positions; masked keys contribute nothing. */
     Status (*attention)(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
                         const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
-    /* expert int32 [n, top_k] and weight float32 [n, top_k] (host for the CPU) from logits act [n, n_experts].
-     * Best first; ties go to the lower index; NaN logits are ST_INPUT naming the row. */
-    Status (*route)(Backend *b, int32_t *expert, float *weight, const void *logits, int n, const RouterSpec *spec,
-                    Err *e);
+    /* The same for latents: bytes of one page of one layer, for width = latent_dim + rope_dim; rows [*, width], stride
+     * values apart, into the pages; attention, out act [*, n_heads * v_dim] dense, q [*, n_heads * (nope_dim + rope_dim)]
+     * dense. The form changes the last bits, never which positions are seen. scratch: latent_scratch_bytes of the
+     * rows of all seqs together. */
+    size_t (*latent_page_bytes)(const Backend *b, int width);
+    Status (*latent_write)(Backend *b, void *pool, const void *rows, int64_t stride, const AttnSeq *seqs, int n_seqs,
+                           int width, Err *e);
+    size_t (*latent_scratch_bytes)(const Backend *b, int n_rows, const LatentSpec *spec);
+    Status (*latent_attention)(Backend *b, void *out, const void *q, const void *pool, const AttnSeq *seqs, int n_seqs,
+                               const LatentSpec *spec, const LatentWeights *w, LatentForm form, void *scratch, Err *e);
+    /* expert int32 [n, top_k] and weight float32 [n, top_k] (host for the CPU) from logits act [n, n_experts]; correction
+     * float32 [n_experts] is added for the choice only (ROUTER_SIGMOID), or NULL. Best first; ties go to the lower
+     * index; NaN logits are ST_INPUT naming the row. */
+    Status (*route)(Backend *b, int32_t *expert, float *weight, const void *logits, const float *correction, int n,
+                    const RouterSpec *spec, Err *e);
     /* Grouped experts: pair p of expert i (first[i] <= p < first[i+1]) reads x[row_of[p], :] (row_of NULL: p) and
      * writes y[p, :]. scratch: ffn_scratch_bytes(n_pairs, inter). */
     size_t (*ffn_scratch_bytes)(const Backend *b, int n_pairs, int64_t inter);
@@ -144,6 +178,10 @@ typedef struct BackendOps {
      * nothing. Accumulates in float32. */
     Status (*combine)(Backend *b, void *y, const void *rows, const int32_t *slot, const float *weight, int n,
                       int top_k, int width, Err *e);
+    /* y[r, :] *= sigmoid(gate[r]); y act [n, width], gate act [n] */
+    Status (*gate_rows)(Backend *b, void *y, const void *gate, int n, int width, Err *e);
+    /* x[r, i] = min(max(x[r, i], -limit), limit) for i < width; rows stride values apart. */
+    Status (*clamp)(Backend *b, void *x, int n_rows, int64_t stride, int width, float limit, Err *e);
     /* h[i] += scale * y[i] */
     Status (*add)(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e);
     /* y[i, :] = x[row[i], :] */

@@ -134,6 +134,7 @@ static Status prepare(Arch *a, Err *e)
     a->embed_scale = a->residual_scale = a->logits_scale = 1;
     a->act = (ActSpec){.alpha = 1, .beta = 0, .limit = INFINITY};
     a->router.scale = 1;
+    a->router.n_group = a->router.topk_group = 1;
     a->layers = calloc((size_t)a->n_layers, sizeof *a->layers);
     if (!a->layers)
         return err_set(e, ST_MEMORY, "not enough memory for %d layers", a->n_layers);

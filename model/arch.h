@@ -16,6 +16,11 @@ typedef struct Family Family;
 
 typedef enum QkNorm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_FULL } QkNorm;
 
+typedef enum AttnKind {
+    ATTN_HEADS, /* grouped-query attention, multi-head included */
+    ATTN_LATENT /* MLA: the cache holds latents */
+} AttnKind;
+
 typedef struct LayerArch {
     bool moe;   /* false: a dense FFN of width dense_inter */
     int window; /* sliding window of attention; 0: full */
@@ -41,14 +46,22 @@ typedef struct Arch {
     QkNorm qk_norm;
     bool qkv_bias, o_bias, sinks;
     bool tied; /* lm_head is the embedding */
+    AttnKind attn;
+    LatentSpec latent;     /* ATTN_LATENT; its scale is attn_scale */
+    int q_lora;            /* width of q_a_proj; 0: q is one matrix */
+    float latent_norm_eps; /* of q_a_layernorm and kv_a_layernorm */
+    float clip_qkv;        /* q, k and v are clamped to it after their norms; 0: not */
     float attn_scale, embed_scale, residual_scale;
     float logits_scale; /* logits are multiplied by it */
     Rope rope;
     RouterSpec router; /* n_experts 0: a dense model */
-    bool router_bias;
+    bool router_bias;       /* added to the logits */
+    bool router_correction; /* added for the choice only */
     bool expert_bias;
     ActSpec act;
     int moe_inter, dense_inter; /* widths; 0 where there is no such layer */
+    int shared_inter;           /* width of the shared experts together; 0: none */
+    bool shared_gate;           /* their output is multiplied by sigmoid(a linear map of x) */
     LayerArch *layers;          /* [n_layers] */
     int eos[MAX_EOS], n_eos;    /* config.json and generation_config.json together */
     int bos;                    /* -1: none */

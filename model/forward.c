@@ -3,7 +3,7 @@
  * Reads only Arch and weights; what a family has of its own is data there. A failure inside the expert layers travels in the
  * exchange's counts, so that every rank leaves the step together. */
 #include "io/clock.h"
-#include "model/model.h"
+#include "model/attention.h"
 
 #include <string.h>
 
@@ -23,49 +23,17 @@ static void lap(Pass *p, double *sum)
     p->mark = now;
 }
 
-static char *at(void *buffer, int64_t values, int act_bytes)
-{
-    return (char *)buffer + values * act_bytes;
-}
-
-/* AttnSeq list of the step for layer's group: all rows, or only the wanted ones. */
-static int list_seqs(const Pass *p, int layer, bool wanted_only, AttnSeq *out)
-{
-    int n = 0, group = p->m->kv.layer_group[layer];
-    for (int i = 0; i < p->step->n_seqs; i++) {
-        const StepSeq *s = &p->step->seqs[i];
-        int rows = wanted_only ? s->n_wanted : s->n_rows, skip = s->n_rows - rows;
-        if (rows > 0)
-            out[n++] = (AttnSeq){s->row + skip, rows, s->pos + skip, s->kv->pages[group]};
-    }
-    return n;
-}
-
-static Status norm_qk(Pass *p, const LayerWeights *w, Err *e)
+static Status norm_rows(Pass *p, const float *weight, Err *e)
 {
     Model *m = p->m;
     const Arch *a = m->arch;
-    const BackendOps *ops = m->config.ops;
-    int64_t q_width = (int64_t)a->n_heads * a->head_dim, kv_width = (int64_t)a->n_kv_heads * a->head_dim;
-    int64_t stride = q_width + 2 * kv_width;
-    void *k = at(m->qkv, q_width, ops->act_bytes);
-    if (a->qk_norm == QK_NORM_HEAD) {
-        TRY(ops->norm(m->config.backend, m->qkv, m->qkv, w->q_norm, p->n_rows, a->n_heads, a->head_dim, stride, a->eps,
-                      a->norm, e));
-        return ops->norm(m->config.backend, k, k, w->k_norm, p->n_rows, a->n_kv_heads, a->head_dim, stride, a->eps,
-                         a->norm, e);
-    }
-    if (a->qk_norm == QK_NORM_FULL) {
-        TRY(ops->norm(m->config.backend, m->qkv, m->qkv, w->q_norm, p->n_rows, 1, (int)q_width, stride, a->eps,
-                      a->norm, e));
-        return ops->norm(m->config.backend, k, k, w->k_norm, p->n_rows, 1, (int)kv_width, stride, a->eps, a->norm, e);
-    }
-    return ST_OK;
+    return m->config.ops->norm(m->config.backend, m->normed, m->hidden, weight, p->n_rows, 1, a->hidden, a->hidden, a->eps,
+                               a->norm, e);
 }
 
 /* Drops the rows that need no logits: of them only the last layer's keys and values mattered. *heads is the attention
  * output of the rows that stay. */
-static Status keep_wanted(Pass *p, int64_t q_width, void **heads, Err *e)
+static Status keep_wanted(Pass *p, void **heads, Err *e)
 {
     Model *m = p->m;
     const BackendOps *ops = m->config.ops;
@@ -82,7 +50,7 @@ static Status keep_wanted(Pass *p, int64_t q_width, void **heads, Err *e)
     void *swap = m->hidden;
     m->hidden = m->ffn_out;
     m->ffn_out = swap;
-    TRY(ops->gather(m->config.backend, m->qkv, m->attn, m->wanted, n, (int)q_width, e));
+    TRY(ops->gather(m->config.backend, m->qkv, m->attn, m->wanted, n, attention_out_width(m->arch), e));
     *heads = m->qkv;
     p->n_rows = n;
     return ST_OK;
@@ -90,32 +58,19 @@ static Status keep_wanted(Pass *p, int64_t q_width, void **heads, Err *e)
 
 static Status attention(Pass *p, int layer, Err *e)
 {
+    static Status (*const kinds[])(Model *m, const Step *step, int layer, Err *e) = {
+        [ATTN_HEADS] = attention_heads, [ATTN_LATENT] = attention_latent};
     Model *m = p->m;
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
-    Backend *b = m->config.backend;
     const LayerWeights *w = &m->weights.layers[layer];
-    int64_t q_width = (int64_t)a->n_heads * a->head_dim, kv_width = (int64_t)a->n_kv_heads * a->head_dim;
-    int64_t stride = q_width + 2 * kv_width;
-    AttnSpec spec = {a->n_heads, a->n_kv_heads, a->head_dim, a->attn_scale, a->layers[layer].window, w->sinks};
-    void *pool = kv_layer_pool(&m->kv, layer);
-
-    TRY(ops->norm(b, m->normed, m->hidden, w->attn_norm, p->n_rows, 1, a->hidden, a->hidden, a->eps, a->norm, e));
-    TRY(ops->matmul(b, m->qkv, m->normed, w->qkv, w->qkv_bias, p->n_rows, e));
-    TRY(norm_qk(p, w, e));
-    TRY(ops->rope(b, m->qkv, p->n_rows, stride, a->n_heads + a->n_kv_heads, a->head_dim, p->step->position, &m->rope, e));
-    int n_seqs = list_seqs(p, layer, false, m->seqs);
-    TRY(ops->kv_write(b, pool, at(m->qkv, q_width, ops->act_bytes), at(m->qkv, q_width + kv_width, ops->act_bytes),
-                      stride, m->seqs, n_seqs, &spec, e));
-    bool last = layer == a->n_layers - 1;
-    if (last)
-        n_seqs = list_seqs(p, layer, true, m->seqs);
-    TRY(ops->attention(b, m->attn, m->qkv, stride, pool, m->seqs, n_seqs, &spec, e));
     void *heads = m->attn;
-    if (last)
-        TRY(keep_wanted(p, q_width, &heads, e));
-    TRY(ops->matmul(b, m->ffn_out, heads, w->o, w->o_bias, p->n_rows, e));
-    return ops->add(b, m->hidden, m->ffn_out, a->residual_scale, (int64_t)p->n_rows * a->hidden, e);
+    TRY(norm_rows(p, w->attn_norm, e));
+    TRY(kinds[a->attn](m, p->step, layer, e));
+    if (layer == a->n_layers - 1)
+        TRY(keep_wanted(p, &heads, e));
+    TRY(ops->matmul(m->config.backend, m->ffn_out, heads, w->o, w->o_bias, p->n_rows, e));
+    return ops->add(m->config.backend, m->hidden, m->ffn_out, a->residual_scale, (int64_t)p->n_rows * a->hidden, e);
 }
 
 static Status route(Pass *p, int layer, Err *e)
@@ -125,11 +80,29 @@ static Status route(Pass *p, int layer, Err *e)
     const LayerWeights *w = &m->weights.layers[layer];
     const RouterSpec *spec = &m->arch->router;
     TRY(ops->matmul(m->config.backend, m->router_logits, m->normed, w->router, w->router_bias, p->n_rows, e));
-    TRY(ops->route(m->config.backend, m->expert, m->expert_weight, m->router_logits, p->n_rows, spec, e));
+    TRY(ops->route(m->config.backend, m->expert, m->expert_weight, m->router_logits, w->router_correction, p->n_rows,
+                   spec, e));
     int64_t *load = m->expert_load + (int64_t)layer * spec->n_experts;
     for (int64_t i = 0; i < (int64_t)p->n_rows * spec->top_k; i++)
         load[m->expert[i]]++;
     return ST_OK;
+}
+
+/* The experts that every token goes to: at home, from the same rows as the router saw. */
+static Status shared_experts(Pass *p, int layer, Err *e)
+{
+    Model *m = p->m;
+    const BackendOps *ops = m->config.ops;
+    const LayerWeights *w = &m->weights.layers[layer];
+    int32_t first[2] = {0, p->n_rows};
+    if (!w->shared.w13)
+        return ST_OK;
+    TRY(ops->ffn(m->config.backend, m->shared_out, m->normed, NULL, first, 1, &w->shared, m->scratch, e));
+    if (!w->shared_gate)
+        return ST_OK;
+    void *gate = m->router_logits; /* the choice is made, so its buffer is free */
+    TRY(ops->matmul(m->config.backend, gate, m->normed, w->shared_gate, NULL, p->n_rows, e));
+    return ops->gate_rows(m->config.backend, m->shared_out, gate, p->n_rows, m->arch->hidden, e);
 }
 
 /* Collective: what happened on this rank so far goes along, so a failure is known to all when this returns. */
@@ -175,23 +148,26 @@ static Status dense_ffn(Pass *p, int layer, Err *e)
 static Status layer_front(Pass *p, int layer, Err *e)
 {
     Model *m = p->m;
-    const Arch *a = m->arch;
     TRY(attention(p, layer, e));
-    TRY(m->config.ops->norm(m->config.backend, m->normed, m->hidden, m->weights.layers[layer].ffn_norm, p->n_rows, 1,
-                            a->hidden, a->hidden, a->eps, a->norm, e));
+    TRY(norm_rows(p, m->weights.layers[layer].ffn_norm, e));
     lap(p, &m->times.attention);
-    if (!a->layers[layer].moe)
+    if (!m->arch->layers[layer].moe)
         return dense_ffn(p, layer, e);
-    Status st = route(p, layer, e);
+    TRY(route(p, layer, e));
     lap(p, &m->times.router);
+    Status st = shared_experts(p, layer, e);
+    lap(p, &m->times.experts);
     return st;
 }
 
-static Status layer_back(Pass *p, Err *e)
+static Status layer_back(Pass *p, int layer, Err *e)
 {
     Model *m = p->m;
-    return m->config.ops->add(m->config.backend, m->hidden, m->ffn_out, m->arch->residual_scale,
-                              (int64_t)p->n_rows * m->arch->hidden, e);
+    const BackendOps *ops = m->config.ops;
+    int64_t n = (int64_t)p->n_rows * m->arch->hidden;
+    if (m->weights.layers[layer].shared.w13)
+        TRY(ops->add(m->config.backend, m->ffn_out, m->shared_out, 1, n, e));
+    return ops->add(m->config.backend, m->hidden, m->ffn_out, m->arch->residual_scale, n, e);
 }
 
 /* Fails only when the exchange did, on every rank alike; p->mine is this rank's own outcome. */
@@ -204,7 +180,7 @@ static Status run_layers(Pass *p, Err *e)
         if (a->layers[layer].moe)
             TRY(experts(p, layer, e));
         if (p->mine == ST_OK)
-            p->mine = layer_back(p, &p->err);
+            p->mine = layer_back(p, layer, &p->err);
     }
     return ST_OK;
 }
@@ -220,8 +196,7 @@ Status model_step(Model *m, const Step *step, bool *all_know, Err *e)
     lap(&p, &m->times.embed);
     Status all = run_layers(&p, e);
     if (all == ST_OK && p.mine == ST_OK)
-        p.mine = ops->norm(m->config.backend, m->normed, m->hidden, m->weights.final_norm, p.n_rows, 1, a->hidden,
-                           a->hidden, a->eps, a->norm, &p.err);
+        p.mine = norm_rows(&p, m->weights.final_norm, &p.err);
     *all_know = all != ST_OK;
     lap(&p, &m->times.head);
     if (p.mine != ST_OK) { /* its own message says more than the exchange's */
@@ -236,7 +211,7 @@ Status model_logits(Model *m, int first, int n, const float **out, Err *e)
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
     double start = clock_s();
-    const void *rows = at(m->normed, (int64_t)first * a->hidden, ops->act_bytes);
+    const void *rows = attention_lane(m, m->normed, (int64_t)first * a->hidden);
     TRY(ops->matmul(m->config.backend, m->logits, rows, m->weights.head, NULL, n, e));
     TRY(ops->wait(m->config.backend, e));
     float *values = m->logits;

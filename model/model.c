@@ -1,13 +1,13 @@
 /* model/model.c - loading a model and planning every buffer that its steps use; see model.h. */
 #include "model/model.h"
 
-#include "io/log.h"
+#include "model/attention.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct Plan { /* bytes of each backend buffer */
-    size_t rows, qkv, attn, router, scratch, logits, rope;
+    size_t rows, qkv, attn, q_low, latent, shared, router, scratch, logits, rope;
 } Plan;
 
 static size_t max_size(size_t a, size_t b)
@@ -20,15 +20,23 @@ static Plan plan_buffers(const Model *m, int max_pairs)
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
     size_t act = (size_t)ops->act_bytes, rows = (size_t)m->config.max_rows;
-    size_t q_width = (size_t)a->n_heads * (size_t)a->head_dim;
-    size_t kv_width = (size_t)a->n_kv_heads * (size_t)a->head_dim;
+    size_t out_width = (size_t)attention_out_width(a);
     Plan p = {0};
     p.rows = rows * (size_t)a->hidden * act;
-    p.qkv = rows * (q_width + 2 * kv_width) * act;
-    p.attn = rows * q_width * act;
+    p.qkv = rows * max_size((size_t)attention_qkv_width(a), out_width) * act; /* holds the kept rows' heads, too */
+    p.attn = rows * out_width * act;
+    p.shared = a->shared_inter > 0 ? p.rows : 0;
     p.router = rows * (size_t)a->router.n_experts * act;
     if (a->dense_inter > 0)
         p.scratch = ops->ffn_scratch_bytes(m->config.backend, m->config.max_rows, a->dense_inter);
+    if (a->shared_inter > 0)
+        p.scratch = max_size(p.scratch, ops->ffn_scratch_bytes(m->config.backend, m->config.max_rows, a->shared_inter));
+    if (a->attn == ATTN_LATENT) {
+        p.q_low = rows * (size_t)a->q_lora * act;
+        p.latent = rows * (size_t)(a->latent.latent_dim + a->latent.rope_dim) * act;
+        p.scratch =
+            max_size(p.scratch, ops->latent_scratch_bytes(m->config.backend, m->config.max_rows, &a->latent));
+    }
     if (a->moe_inter > 0)
         p.scratch = max_size(p.scratch, ops->ffn_scratch_bytes(m->config.backend, max_pairs, a->moe_inter));
     p.logits = (size_t)m->logits_rows * (size_t)a->vocab * act;
@@ -52,6 +60,12 @@ static Status take_buffers(Model *m, Err *e)
     TRY(take(m, p.rows, "FFN output", &m->ffn_out, e));
     TRY(take(m, p.qkv, "queries, keys and values", &m->qkv, e));
     TRY(take(m, p.attn, "attention output", &m->attn, e));
+    if (a->attn == ATTN_LATENT) {
+        TRY(take(m, p.q_low, "low-rank queries", &m->q_low, e));
+        TRY(take(m, p.latent, "latents", &m->latent_rows, e));
+    }
+    if (a->shared_inter > 0)
+        TRY(take(m, p.shared, "shared experts' output", &m->shared_out, e));
     TRY(take(m, p.router, "router logits", &m->router_logits, e));
     TRY(take(m, p.scratch, "FFN scratch", &m->scratch, e));
     TRY(take(m, p.logits, "logits", &m->logits, e));
@@ -130,7 +144,8 @@ void model_destroy(Model *m)
     const BackendOps *ops = m->config.ops;
     kv_free(&m->kv);
     void *buffers[] = {m->hidden, m->normed, m->ffn_out, m->qkv,    m->attn,
-                       m->router_logits, m->scratch, m->logits, m->rope_table};
+                       m->q_low,         m->latent_rows, m->shared_out, m->router_logits, m->scratch,
+                       m->logits,        m->rope_table};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (buffers[i])
             ops->release(m->config.backend, buffers[i]);

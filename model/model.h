@@ -38,6 +38,8 @@ typedef struct Model {
     RopeSpec rope;
     float *rope_table;                                     /* backend memory */
     void *hidden, *normed, *qkv, *attn, *ffn_out, *scratch; /* act buffers, sized by max_rows */
+    void *q_low, *latent_rows; /* ATTN_LATENT: [max_rows, q_lora], [max_rows, latent_dim + rope_dim] */
+    void *shared_out;          /* [max_rows, hidden] where there are shared experts */
     void *router_logits, *logits;
     float *expert_weight; /* [max_rows, top_k] */
     int32_t *expert;      /* [max_rows, top_k] */
@@ -54,6 +56,7 @@ typedef struct StepSeq {
     int row, n_rows; /* rows row .. row+n_rows-1 of the step */
     int pos;         /* position of the first */
     int n_wanted;    /* how many of its last rows need logits */
+    int n_prompt;    /* positions below it are the sequence's prompt */
     const KvSeq *kv; /* extended to hold them */
 } StepSeq;
 

@@ -13,10 +13,17 @@ typedef struct LayerWeights {
     Weight *o;
     float *o_bias; /* [hidden] or NULL */
     float *sinks;  /* [n_heads] or NULL */
+    /* ATTN_LATENT, instead of qkv: q_a and q_a_norm are NULL without q_lora, q is then over hidden. */
+    Weight *q_a, *q, *kv_a;        /* [q_lora], [n_heads * (nope + rope)], [latent_dim + rope_dim] outputs */
+    float *q_a_norm, *kv_a_norm;   /* [q_lora], [latent_dim] */
+    Weight *latent_up, *latent_absorb; /* LatentWeights */
     Weight *router;
-    float *router_bias; /* [n_experts] or NULL */
+    float *router_bias;       /* [n_experts] or NULL */
+    float *router_correction; /* [n_experts] or NULL */
     FfnSpec experts;    /* this rank's experts, in local order; w13 NULL when it owns none, or in a dense layer */
     FfnSpec dense;      /* of a dense layer; w13 NULL otherwise */
+    FfnSpec shared;     /* shared experts of a MoE layer as one FFN; w13 NULL: none */
+    Weight *shared_gate; /* [1, hidden] or NULL */
 } LayerWeights;
 
 typedef struct Weights {

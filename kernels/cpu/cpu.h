@@ -154,8 +154,8 @@ static inline int cpu_value_stride(int head_dim)
 }
 
 /* route_cpu.c */
-Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits, int n,
-                 const RouterSpec *spec, Err *e);
+Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits,
+                 const float *correction, int n, const RouterSpec *spec, Err *e);
 
 /* rows_cpu.c */
 Status cpu_embed(Backend *b, void *y, const Weight *table, const int32_t *ids, int n, float scale,

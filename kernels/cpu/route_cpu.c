@@ -69,9 +69,10 @@ static void route_task(void *ctx, int task, int thread)
     }
 }
 
-Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits, int n,
-                 const RouterSpec *spec, Err *e)
+Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits,
+                 const float *correction, int n, const RouterSpec *spec, Err *e)
 {
+    (void)correction;
     if (spec->n_experts < 1 || spec->n_experts > MAX_EXPERTS || spec->top_k < 1 ||
         spec->top_k > MAX_TOP_K || spec->top_k > spec->n_experts)
         return err_set(e, ST_INPUT, "router: top %d of %d experts; at most %d of %d are supported",

@@ -101,7 +101,7 @@ static Status step(Bench *b, int n, int rows, int pos, bool sample, Err *e)
     Step s = {.ids = b->ids, .position = b->position, .n_rows = n * rows, .seqs = b->seqs, .n_seqs = n};
     bool ok, all_know;
     for (int i = 0; i < n; i++) {
-        b->seqs[i] = (StepSeq){i * rows, rows, pos, sample, &b->kv[i]};
+        b->seqs[i] = (StepSeq){i * rows, rows, pos, sample, rows > 1 ? pos + rows : pos, &b->kv[i]};
         TRY(kv_seq_extend(&m->kv, &b->kv[i], pos, rows, &ok, e));
         if (!ok)
             return err_set(e, ST_MEMORY, "--kv-memory is too small for %d sequences of %d positions", n, pos + rows);

@@ -20,19 +20,19 @@ static int test_vectors(Backend *b)
         RouterSpec spec;
         double want[3];
     } cases[] = {
-        {"R1", {ROUTER_SOFTMAX_TOPK, 8, 3, false, 1}, {0.3296590, 0.2982878, 0.1340293}},
+        {"R1", {ROUTER_SOFTMAX_TOPK, 8, 3, 1, 1, false, 0, 1}, {0.3296590, 0.2982878, 0.1340293}},
         {"R1 renormalised",
-         {ROUTER_SOFTMAX_TOPK, 8, 3, true, 1},
+         {ROUTER_SOFTMAX_TOPK, 8, 3, 1, 1, true, 0, 1},
          {0.4326369, 0.3914661, 0.1758970}},
-        {"R2", {ROUTER_TOPK_SOFTMAX, 8, 3, false, 1}, {0.4326369, 0.3914661, 0.1758970}},
-        {"R1 scaled", {ROUTER_SOFTMAX_TOPK, 8, 3, false, 16}, {5.2745436, 4.7726044, 2.1444694}},
+        {"R2", {ROUTER_TOPK_SOFTMAX, 8, 3, 1, 1, false, 0, 1}, {0.4326369, 0.3914661, 0.1758970}},
+        {"R1 scaled", {ROUTER_SOFTMAX_TOPK, 8, 3, 1, 1, false, 0, 16}, {5.2745436, 4.7726044, 2.1444694}},
     };
     int failed = 0, want[3] = {2, 4, 7};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         int32_t expert[3];
         float weight[3];
         failed += check_int(cases[c].name,
-                            ops->route(b, expert, weight, logits, 1, &cases[c].spec, &e), ST_OK);
+                            ops->route(b, expert, weight, logits, NULL, 1, &cases[c].spec, &e), ST_OK);
         for (int s = 0; s < 3; s++)
             failed += check_int(cases[c].name, expert[s], want[s]);
         failed += check_close(cases[c].name, weight, cases[c].want, 3, 1.2e-7);
@@ -58,10 +58,10 @@ static int test_batches(const TestBackend *t, int n_backends)
         int32_t *expert = test_alloc((size_t)(n * top_k) * 4);
         for (int i = 0; i < n * n_experts; i++)
             logits[i] = floorf(logits[i] * 40) / 8 - 60;
-        RouterSpec spec = {cases[c].kind, n_experts, top_k, c % 2 == 0, 1};
+        RouterSpec spec = {cases[c].kind, n_experts, top_k, 1, 1, c % 2 == 0, 0, 1};
         for (int i = 0; i < n_backends; i++) {
             failed +=
-                check_int("route", ops->route(t[i].b, expert, weight, logits, n, &spec, &e), ST_OK);
+                check_int("route", ops->route(t[i].b, expert, weight, logits, NULL, n, &spec, &e), ST_OK);
             if (i == 0)
                 memcpy(first, weight, (size_t)(n * top_k) * 4);
             failed += check_bits(t[i].name, weight, first, n * top_k);
@@ -101,21 +101,21 @@ static int test_refusals(Backend *b)
     int failed = 0;
     float logits[N][E] = {{0}}, weight[N * 2];
     int32_t expert[N * 2];
-    RouterSpec spec = {ROUTER_TOPK_SOFTMAX, E, 2, false, 1};
+    RouterSpec spec = {ROUTER_TOPK_SOFTMAX, E, 2, 1, 1, false, 0, 1};
     logits[7][3] = -INFINITY; /* never chosen, but no error */
-    failed += check_int("-inf", ops->route(b, expert, weight, logits, N, &spec, &e), ST_OK);
+    failed += check_int("-inf", ops->route(b, expert, weight, logits, NULL, N, &spec, &e), ST_OK);
     logits[41][2] = NAN;
     logits[23][0] = INFINITY;
-    failed += check_int("NaN", ops->route(b, expert, weight, logits, N, &spec, &e), ST_INPUT);
+    failed += check_int("NaN", ops->route(b, expert, weight, logits, NULL, N, &spec, &e), ST_INPUT);
     failed += check_has("lowest row", e.text, "row 23:");
     logits[23][0] = 0;
-    failed += check_int("NaN", ops->route(b, expert, weight, logits, N, &spec, &e), ST_INPUT);
+    failed += check_int("NaN", ops->route(b, expert, weight, logits, NULL, N, &spec, &e), ST_INPUT);
     failed += check_has("NaN", e.text, "row 41:");
     spec.top_k = 5;
-    failed += check_int("more than there are", ops->route(b, expert, weight, logits, 1, &spec, &e),
+    failed += check_int("more than there are", ops->route(b, expert, weight, logits, NULL, 1, &spec, &e),
                         ST_INPUT);
     spec.n_experts = 2000;
-    failed += check_int("too many", ops->route(b, expert, weight, logits, 1, &spec, &e), ST_INPUT);
+    failed += check_int("too many", ops->route(b, expert, weight, logits, NULL, 1, &spec, &e), ST_INPUT);
     return failed;
 }
 

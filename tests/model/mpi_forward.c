@@ -36,7 +36,7 @@ static Status run_prompt(Model *m, const int32_t *ids, int n, int chunk, bool ho
     for (int pos = 0; pos < n && st == ST_OK; pos += chunk) {
         int rows = n - pos < chunk ? n - pos : chunk;
         bool ok = true, all_know = false;
-        StepSeq seq = {0, rows, pos, rows, &kv};
+        StepSeq seq = {0, rows, pos, rows, n, &kv};
         Step step = {.number = pos, .ids = ids + pos, .position = position, .n_rows = rows, .seqs = &seq, .n_seqs = 1};
         for (int i = 0; i < rows; i++)
             position[i] = pos + i;
