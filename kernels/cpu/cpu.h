@@ -81,6 +81,8 @@ typedef struct CpuKernels {
     void (*combine_row)(float *y, const float *rows, const int32_t *slot, const float *weight,
                         int top_k, int64_t width);
     void (*add)(float *h, const float *y, float scale, int64_t n);
+    void (*gate_row)(float *y, float gate, int64_t n); /* y[i] *= sigmoid(gate) */
+    void (*clamp_row)(float *x, float limit, int64_t n);
     /* y[i] = e^(x[i] - offset) */
     void (*exp_row)(float *y, const float *x, float offset, int n);
     void (*attention)(const AttnTile *tile, Scratch *scratch);
@@ -166,6 +168,8 @@ Status cpu_rope(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, in
                 const int32_t *position, const RopeSpec *rope, Err *e);
 Status cpu_combine(Backend *b, void *y, const void *rows, const int32_t *slot, const float *weight,
                    int n, int top_k, int width, Err *e);
+Status cpu_gate_rows(Backend *b, void *y, const void *gate, int n, int width, Err *e);
+Status cpu_clamp(Backend *b, void *x, int n_rows, int64_t stride, int width, float limit, Err *e);
 Status cpu_add(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e);
 Status cpu_gather(Backend *b, void *y, const void *x, const int32_t *row, int n, int width, Err *e);
 

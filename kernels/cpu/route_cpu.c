@@ -1,56 +1,137 @@
-/* kernels/cpu/route_cpu.c - which experts a token goes to, and with what weights. */
+/* kernels/cpu/route_cpu.c - which experts a token goes to, and with what weights (models.md 3). */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
 #include <stdatomic.h>
+#include <string.h>
 
 typedef struct RouteJob {
     Backend *b;
     int32_t *expert;
     float *weight;
-    const float *logits;
+    const float *logits, *correction; /* correction NULL: none */
     int n, rows_per_task;
     const RouterSpec *spec;
-    atomic_int bad_row; /* the lowest row that has no softmax, or n */
+    atomic_int bad_row; /* the lowest row without weights, or n */
 } RouteJob;
 
-/* Best first. Logits rather than probabilities decide: the order is the same, and rounding cannot
- * make new ties. Going up through the experts, only a strictly better one moves ahead, so that ties
- * stay with the lower index. False when the row holds NaN, or its largest value is infinite. */
-static bool pick(const float *logits, int n_experts, int top_k, int32_t *best)
+/* The best so far: going up through the candidates, only a strictly better one moves ahead, so that
+ * ties stay with the lower index. */
+static int offer(const float *key, int candidate, int32_t *best, int n, int most)
 {
-    int n = 0;
-    bool all_numbers = true;
-    for (int i = 0; i < n_experts; i++) {
-        all_numbers &= !isnan(logits[i]);
-        if (n == top_k && !(logits[i] > logits[best[n - 1]]))
-            continue;
-        int at = n < top_k ? n++ : n - 1;
-        for (; at > 0 && logits[i] > logits[best[at - 1]]; at--)
-            best[at] = best[at - 1];
-        best[at] = i;
-    }
-    return all_numbers && isfinite(logits[best[0]]);
+    if (n == most && !(key[candidate] > key[best[n - 1]]))
+        return n;
+    int at = n < most ? n++ : n - 1;
+    for (; at > 0 && key[candidate] > key[best[at - 1]]; at--)
+        best[at] = best[at - 1];
+    best[at] = candidate;
+    return n;
 }
 
-static bool route_row(const RouteJob *job, int row)
+/* What a group is chosen by: its largest key, or the sum of its two largest ones. */
+static float group_key(const float *key, int size, bool two)
+{
+    float first = -INFINITY, second = -INFINITY;
+    for (int i = 0; i < size; i++)
+        if (key[i] > first) {
+            second = first;
+            first = key[i];
+        } else if (key[i] > second) {
+            second = key[i];
+        }
+    return two && size > 1 ? first + second : first;
+}
+
+/* The top_k experts by key, best first, among those of the topk_group best groups. */
+static void pick(const float *key, const RouterSpec *spec, int32_t *best)
+{
+    int size = spec->n_experts / spec->n_group, n = 0;
+    bool kept[MAX_EXPERTS];
+    memset(kept, spec->topk_group == spec->n_group, (size_t)spec->n_group);
+    if (spec->topk_group < spec->n_group) {
+        float score[MAX_EXPERTS];
+        int32_t group[MAX_EXPERTS];
+        for (int g = 0; g < spec->n_group; g++) {
+            score[g] = group_key(key + g * size, size, spec->kind == ROUTER_SIGMOID);
+            n = offer(score, g, group, n, spec->topk_group);
+        }
+        for (int i = 0; i < n; i++)
+            kept[group[i]] = true;
+        n = 0;
+    }
+    for (int g = 0; g < spec->n_group; g++)
+        for (int i = g * size; kept[g] && i < (g + 1) * size; i++)
+            n = offer(key, i, best, n, spec->top_k);
+}
+
+/* False when one is NaN, or the largest is infinite. */
+static bool usable(const float *logits, int n)
+{
+    float top = -INFINITY;
+    bool all_numbers = true;
+    for (int i = 0; i < n; i++) {
+        all_numbers &= !isnan(logits[i]);
+        top = logits[i] > top ? logits[i] : top;
+    }
+    return all_numbers && isfinite(top);
+}
+
+/* Logits rather than probabilities decide: the order is the same, and rounding cannot make new
+ * ties. */
+static bool softmax_row(const RouteJob *job, const float *logits, int32_t *best, float *weight)
 {
     const RouterSpec *spec = job->spec;
-    const float *logits = job->logits + (int64_t)row * spec->n_experts;
-    int32_t *best = job->expert + (int64_t)row * spec->top_k;
-    float *weight = job->weight + (int64_t)row * spec->top_k, power[MAX_EXPERTS], total = 0,
-          kept = 0;
-    if (!pick(logits, spec->n_experts, spec->top_k, best))
-        return false;
-    job->b->kernels->exp_row(power, logits, logits[best[0]], spec->n_experts);
+    float power[MAX_EXPERTS], total = 0, kept = 0, top = -INFINITY;
+    for (int i = 0; i < spec->n_experts; i++)
+        top = logits[i] > top ? logits[i] : top;
+    pick(logits, spec, best);
+    job->b->kernels->exp_row(power, logits, top, spec->n_experts);
     for (int i = 0; i < spec->n_experts; i++)
         total += power[i];
     for (int s = 0; s < spec->top_k; s++)
         kept += power[best[s]];
-    bool over_kept = spec->kind == ROUTER_TOPK_SOFTMAX || spec->renormalize;
+    float over = total;
+    if (spec->kind == ROUTER_TOPK_SOFTMAX)
+        over = kept;
+    else if (spec->renormalize)
+        over = kept + spec->renorm_eps * total;
     for (int s = 0; s < spec->top_k; s++)
-        weight[s] = power[best[s]] / (over_kept ? kept : total) * spec->scale;
-    return true;
+        weight[s] = power[best[s]] / over * spec->scale;
+    return over > 0;
+}
+
+static bool sigmoid_row(const RouteJob *job, const float *logits, int32_t *best, float *weight)
+{
+    const RouterSpec *spec = job->spec;
+    float score[MAX_EXPERTS], key[MAX_EXPERTS], kept = 0;
+    for (int i = 0; i < spec->n_experts; i++)
+        score[i] = -logits[i];
+    job->b->kernels->exp_row(score, score, 0.0f, spec->n_experts);
+    for (int i = 0; i < spec->n_experts; i++) {
+        score[i] = 1.0f / (1.0f + score[i]);
+        key[i] = job->correction ? score[i] + job->correction[i] : score[i];
+        if (!(key[i] < INFINITY))
+            return false;
+    }
+    pick(key, spec, best);
+    /* The scores themselves: the key minus the correction would have lost its low bits. */
+    for (int s = 0; s < spec->top_k; s++)
+        kept += score[best[s]];
+    float over = spec->renormalize ? kept + spec->renorm_eps : 1.0f;
+    for (int s = 0; s < spec->top_k; s++)
+        weight[s] = score[best[s]] / over * spec->scale;
+    return over > 0;
+}
+
+static bool route_row(const RouteJob *job, int row)
+{
+    const float *logits = job->logits + (int64_t)row * job->spec->n_experts;
+    int32_t *best = job->expert + (int64_t)row * job->spec->top_k;
+    float *weight = job->weight + (int64_t)row * job->spec->top_k;
+    if (!usable(logits, job->spec->n_experts))
+        return false;
+    return job->spec->kind == ROUTER_SIGMOID ? sigmoid_row(job, logits, best, weight)
+                                             : softmax_row(job, logits, best, weight);
 }
 
 static void route_task(void *ctx, int task, int thread)
@@ -69,18 +150,35 @@ static void route_task(void *ctx, int task, int thread)
     }
 }
 
-Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits,
-                 const float *correction, int n, const RouterSpec *spec, Err *e)
+static Status check_spec(const RouterSpec *spec, Err *e)
 {
-    (void)correction;
     if (spec->n_experts < 1 || spec->n_experts > MAX_EXPERTS || spec->top_k < 1 ||
         spec->top_k > MAX_TOP_K || spec->top_k > spec->n_experts)
         return err_set(e, ST_INPUT, "router: top %d of %d experts; at most %d of %d are supported",
                        spec->top_k, spec->n_experts, MAX_TOP_K, MAX_EXPERTS);
+    if (spec->n_group < 1 || spec->n_experts % spec->n_group || spec->topk_group < 1 ||
+        spec->topk_group > spec->n_group)
+        return err_set(e, ST_INPUT, "router: %d of %d groups of %d experts", spec->topk_group,
+                       spec->n_group, spec->n_experts);
+    if (spec->topk_group * (spec->n_experts / spec->n_group) < spec->top_k)
+        return err_set(e, ST_INPUT, "router: %d groups of %d experts do not hold the top %d",
+                       spec->topk_group, spec->n_experts / spec->n_group, spec->top_k);
+    if (spec->topk_group < spec->n_group && spec->kind != ROUTER_GROUP_MAX &&
+        spec->kind != ROUTER_SIGMOID)
+        return err_set(e, ST_INPUT, "router: this kind has no groups, but %d of %d are asked for",
+                       spec->topk_group, spec->n_group);
+    return ST_OK;
+}
+
+Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits,
+                 const float *correction, int n, const RouterSpec *spec, Err *e)
+{
+    TRY(check_spec(spec, e));
     RouteJob job = {.b = b,
                     .expert = expert,
                     .weight = weight,
                     .logits = logits,
+                    .correction = correction,
                     .n = n,
                     .rows_per_task = cpu_rows_per_task(b, n),
                     .spec = spec,
@@ -89,6 +187,9 @@ Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits,
     cpu_run(b, (n + job.rows_per_task - 1) / job.rows_per_task, 8 * (int64_t)n * spec->n_experts,
             route_task, &job);
     if (job.bad_row < n)
-        return err_set(e, ST_INPUT, "row %d: a router logit is not a finite number", job.bad_row);
+        return err_set(e, ST_INPUT,
+                       "row %d: the router has no weights: a logit is not a finite number, or "
+                       "all scores are 0",
+                       job.bad_row);
     return ST_OK;
 }

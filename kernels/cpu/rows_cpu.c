@@ -13,7 +13,7 @@ typedef struct RowsJob {
     const int32_t *index; /* ids, positions, slots or rows */
     int64_t width, stride;
     int n_groups, top_k;
-    float scale; /* or eps */
+    float scale; /* or eps, or a limit */
     NormKind kind;
     const Weight *table;
     const RopeSpec *rope;
@@ -144,6 +144,36 @@ Status cpu_gather(Backend *b, void *y, const void *x, const int32_t *row, int n,
 {
     (void)e;
     RowsJob job = {.b = b, .n = n, .row = gather_row, .y = y, .x = x, .index = row, .width = width};
+    return run_rows(&job, width);
+}
+
+static void gate_one(const RowsJob *job, int row)
+{
+    job->b->kernels->gate_row(job->y + row * job->width, job->x[row], job->width);
+}
+
+Status cpu_gate_rows(Backend *b, void *y, const void *gate, int n, int width, Err *e)
+{
+    (void)e;
+    RowsJob job = {.b = b, .n = n, .row = gate_one, .y = y, .x = gate, .width = width};
+    return run_rows(&job, width);
+}
+
+static void clamp_one(const RowsJob *job, int row)
+{
+    job->b->kernels->clamp_row(job->y + row * job->stride, job->scale, job->width);
+}
+
+Status cpu_clamp(Backend *b, void *x, int n_rows, int64_t stride, int width, float limit, Err *e)
+{
+    (void)e;
+    RowsJob job = {.b = b,
+                   .n = n_rows,
+                   .row = clamp_one,
+                   .y = x,
+                   .width = width,
+                   .stride = stride,
+                   .scale = limit};
     return run_rows(&job, width);
 }
 

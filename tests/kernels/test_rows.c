@@ -247,6 +247,53 @@ static int test_sums(const TestBackend *t, int n_backends)
     return failed;
 }
 
+static int test_gate_and_clamp(const TestBackend *t, int n_backends)
+{
+    static const struct {
+        int n, width, gap;
+    } cases[] = {{1, 1, 0}, {0, 5, 0}, {3, 37, 2}, {700, 64, 0}, {9, 8001, 7}};
+    int failed = 0;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int n = cases[c].n, width = cases[c].width;
+        int64_t stride = width + cases[c].gap, size = n * stride;
+        float *x = test_floats(size, c), *gate = test_floats(n, c + 9);
+        float *first = test_alloc((size_t)size * sizeof *first);
+        static const float limits[] = {INFINITY, 0.25f, 8};
+        for (int r = 0; r < n; r++)
+            gate[r] = r == 0 ? -100.0f : r == 1 ? 100.0f : 9 * gate[r];
+        for (int i = 0; i < n_backends; i++) {
+            float *y = test_floats(size, c);
+            failed += check_int("gate", ops->gate_rows(t[i].b, y, gate, n, width, &e), ST_OK);
+            failed += same_as_first("gate", &t[i], i, y, first, (int64_t)n * width);
+            for (int64_t j = 0; j < (int64_t)n * width; j++) {
+                double want = x[j] / (1 + exp(-(double)gate[j / width]));
+                failed += check_near("gate", y[j], want, 5e-7 * fabs(want) + 1e-37);
+            }
+            free(y);
+        }
+        for (size_t l = 0; l < sizeof limits / sizeof *limits; l++)
+            for (int i = 0; i < n_backends; i++) {
+                float *y = test_floats(size, c);
+                if (size)
+                    y[0] = NAN;
+                failed += check_int("clamp", ops->clamp(t[i].b, y, n, stride, width, limits[l], &e),
+                                    ST_OK);
+                if (size)
+                    failed += check_true("a clamped NaN", isnan(y[0]));
+                int wrong = 0; /* gaps stay as they were */
+                for (int64_t j = 1; j < size; j++)
+                    wrong += y[j] != (j % stride < width ? fminf(fmaxf(x[j], -limits[l]), limits[l])
+                                                         : x[j]);
+                failed += check_int("clamp", wrong, 0);
+                free(y);
+            }
+        free(x);
+        free(gate);
+        free(first);
+    }
+    return failed;
+}
+
 static int test_memory(Backend *b)
 {
     int failed = 0;
@@ -275,7 +322,8 @@ int main(void)
     TestBackend backends[MAX_TEST_BACKENDS];
     int n = test_backends(ops, backends);
     int failed = test_norm(backends, n) + test_rope(backends, n) + test_embed(backends, n) +
-                 test_sums(backends, n) + test_memory(backends[0].b);
+                 test_sums(backends, n) + test_gate_and_clamp(backends, n) +
+                 test_memory(backends[0].b);
     test_backends_free(ops, backends, n);
     return test_result(failed);
 }
