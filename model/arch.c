@@ -5,7 +5,7 @@
 #include "io/file.h"
 #include "io/log.h"
 #include "model/config.h"
-#include "model/family.h"
+#include "model/family_common.h"
 #include "model/rope.h"
 
 #include <limits.h>
@@ -32,35 +32,25 @@ static const char *const common_understood[] = {
     "rms_norm_eps",        "hidden_act",  "tie_word_embeddings", "bos_token_id",
     "eos_token_id",        NULL};
 
+/* Around the model of a wrapper. */
+static const char *const wrapper_understood[] = {
+    "model_type",   "text_config",         "text_config.*",         "tie_word_embeddings",
+    "eos_token_id", "quantization_config", "quantization_config.*", NULL};
+
 /* What training, other programs and transformers' own bookkeeping leave behind. */
-static const char *const common_harmless[] = {"architectures",
-                                              "auto_map",
-                                              "_name_or_path",
-                                              "transformers_version",
-                                              "torch_dtype",
-                                              "dtype",
-                                              "use_cache",
-                                              "pad_token_id",
-                                              "unk_token_id",
-                                              "attention_dropout",
-                                              "initializer_range",
-                                              "output_router_logits",
-                                              "output_attentions",
-                                              "output_hidden_states",
-                                              "return_dict",
-                                              "router_aux_loss_coef",
-                                              "router_jitter_noise",
-                                              "id2label",
-                                              "id2label.*",
-                                              "label2id",
-                                              "label2id.*",
-                                              "chunk_size_feed_forward",
-                                              "use_return_dict",
-                                              "_attn_implementation",
-                                              "_attn_implementation_autoset",
-                                              "unsloth_fixed",
-                                              "unsloth_version",
-                                              NULL};
+static const char *const common_harmless[] = {
+    "architectures", "auto_map", "auto_map.*", "_name_or_path", "transformers_version",
+    "torch_dtype", "dtype", "use_cache", "pad_token_id", "unk_token_id", "attention_dropout",
+    "initializer_range", "output_router_logits", "output_attentions", "output_hidden_states",
+    "return_dict", "router_aux_loss_coef", "router_jitter_noise", "id2label", "id2label.*",
+    "label2id", "label2id.*", "chunk_size_feed_forward", "num_logits_to_keep", "problem_type",
+    "use_bfloat16",
+    /* Generation settings of old files, which
+                                                 generation_config.json has replaced. */
+    "do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
+    "length_penalty", "max_length", "num_beams", "num_beam_groups", "num_return_sequences",
+    "use_return_dict", "_attn_implementation", "_attn_implementation_autoset", "unsloth_fixed",
+    "unsloth_version", NULL};
 
 /* Sampling and bookkeeping keys that generation_config.json may hold without a warning. */
 static const char *const generation_known[] = {"_from_model_config",
@@ -85,16 +75,8 @@ static const char *const generation_known[] = {"_from_model_config",
                                                "trust_remote_code",
                                                NULL};
 
-static Status parse_sizes(const cJSON *c, Arch *a, Err *e)
+static Status parse_heads(const cJSON *c, Arch *a, Err *e)
 {
-    double eps = 0;
-    const char *act = "silu";
-    TRY(config_need_int(c, "num_hidden_layers", 1, MAX_LAYERS, &a->n_layers, e));
-    TRY(config_need_int(c, "hidden_size", 1, MAX_HIDDEN, &a->hidden, e));
-    TRY(config_need_int(c, "vocab_size", 1, MAX_VOCAB, &a->vocab, e));
-    TRY(config_need_int(c, "num_attention_heads", 1, MAX_HEADS, &a->n_heads, e));
-    TRY(config_need_int(c, "max_position_embeddings", 1, MAX_POSITIONS, &a->max_positions, e));
-    a->n_kv_heads = a->n_heads;
     TRY(config_int(c, "num_key_value_heads", 1, MAX_HEADS, &a->n_kv_heads, e));
     if (a->n_heads % a->n_kv_heads != 0)
         return err_set(e, ST_INPUT,
@@ -110,12 +92,23 @@ static Status parse_sizes(const cJSON *c, Arch *a, Err *e)
     if (a->head_dim > MAX_HEAD_DIM)
         return err_set(e, ST_INPUT, "head_dim is %d, expected at most %d", a->head_dim,
                        MAX_HEAD_DIM);
+    return ST_OK;
+}
+
+static Status parse_sizes(const cJSON *c, Arch *a, Err *e)
+{
+    double eps = 0;
+    TRY(config_need_int(c, "num_hidden_layers", 1, MAX_LAYERS, &a->n_layers, e));
+    TRY(config_need_int(c, "hidden_size", 1, MAX_HIDDEN, &a->hidden, e));
+    TRY(config_need_int(c, "vocab_size", 1, MAX_VOCAB, &a->vocab, e));
+    TRY(config_need_int(c, "num_attention_heads", 1, MAX_HEADS, &a->n_heads, e));
+    TRY(config_need_int(c, "max_position_embeddings", 1, MAX_POSITIONS, &a->max_positions, e));
+    a->n_kv_heads = a->n_heads;
+    if (!a->family->own_heads)
+        TRY(parse_heads(c, a, e));
     TRY(config_double(c, "rms_norm_eps", 1e-30, 1, &eps, e));
     a->eps = (float)eps;
-    TRY(config_string(c, "hidden_act", &act, e));
-    if (strcmp(act, "silu") != 0)
-        return err_set(e, ST_INPUT, "hidden_act \"%s\" is not supported (silu is)", act);
-    return ST_OK;
+    return config_only(c, "hidden_act", "silu", e);
 }
 
 static Status parse_tokens(const cJSON *c, Arch *a, Err *e)
@@ -130,7 +123,8 @@ static Status parse_tokens(const cJSON *c, Arch *a, Err *e)
 static Status prepare(Arch *a, Err *e)
 {
     a->norm = NORM_LLAMA;
-    a->attn_scale = (float)(1 / sqrt(a->head_dim));
+    if (a->head_dim > 0)
+        a->attn_scale = (float)(1 / sqrt(a->head_dim));
     a->embed_scale = a->residual_scale = a->logits_scale = 1;
     a->act = (ActSpec){.alpha = 1, .beta = 0, .limit = INFINITY};
     a->router.scale = 1;
@@ -151,7 +145,7 @@ static Status find_family(const cJSON *c, Arch *a, Err *e)
         return err_set(e, ST_INPUT, "model_type is missing");
     a->family = family_find(type);
     if (!a->family) {
-        char known[256] = "";
+        char known[400] = "";
         size_t used = 0;
         for (const Family *const *f = family_list(); *f && used < sizeof known; f++)
             used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "",
@@ -162,9 +156,32 @@ static Status find_family(const cJSON *c, Arch *a, Err *e)
     return ST_OK;
 }
 
-static Status parse_config(const cJSON *c, const char *const *accept, int n_accept, Arch *a, Err *e)
+/* Checks the keys around the model of a wrapper, takes what they say of it, and goes on to its
+ * text_config. *model is the object that describes the model. */
+static Status unwrap(const cJSON *c, const char *const *accept, int n_accept, const cJSON **model,
+                     Arch *a, Err *e)
 {
+    *model = c;
     TRY(find_family(c, a, e));
+    if (!a->family->wrapper)
+        return ST_OK;
+    const char *const *tables[] = {wrapper_understood, common_harmless, a->family->understood,
+                                   a->family->harmless};
+    TRY(config_check_keys(c, tables, sizeof tables / sizeof *tables, accept, n_accept, e));
+    TRY(family_check_quantization(c, NULL, e));
+    *model = config_get(c, "text_config");
+    if (!cJSON_IsObject(*model))
+        return err_set(e, ST_INPUT, "%s needs an object text_config", a->model_type);
+    if (find_family(*model, a, e) != ST_OK)
+        return err_in(e, "text_config");
+    if (a->family->wrapper)
+        return err_set(e, ST_INPUT, "text_config: model_type \"%s\" is not a text model",
+                       a->model_type);
+    return ST_OK;
+}
+
+static Status parse_model(const cJSON *c, const char *const *accept, int n_accept, Arch *a, Err *e)
+{
     const char *const *tables[] = {common_understood, common_harmless, rope_keys,
                                    a->family->understood, a->family->harmless};
     TRY(config_check_keys(c, tables, sizeof tables / sizeof *tables, accept, n_accept, e));
@@ -176,6 +193,18 @@ static Status parse_config(const cJSON *c, const char *const *accept, int n_acce
         return err_set(e, ST_INPUT, "%d experts per token, but only %d experts", a->router.top_k,
                        a->router.n_experts);
     return ST_OK;
+}
+
+static Status parse_config(const cJSON *c, const char *const *accept, int n_accept, Arch *a, Err *e)
+{
+    const cJSON *model;
+    TRY(unwrap(c, accept, n_accept, &model, a, e));
+    if (model == c)
+        return parse_model(c, accept, n_accept, a, e);
+    if (parse_model(model, accept, n_accept, a, e) != ST_OK)
+        return err_in(e, "text_config");
+    TRY(config_bool(c, "tie_word_embeddings", &a->tied, e));
+    return config_id_list(c, "eos_token_id", a->vocab, a->eos, &a->n_eos, MAX_EOS, e);
 }
 
 static Status parse_generation(const cJSON *c, Arch *a, GenerationDefaults *g, Err *e)

@@ -30,6 +30,7 @@ typedef struct Rope {
     RopeLayout layout;
     int rotary_dim;          /* first lanes of a head */
     double attention_factor; /* multiplies cosines and sines */
+    double latent_gain;      /* yarn's g(factor, mscale_all_dim), whose square multiplies the scores of MLA; else 1 */
     float *inv_freq;         /* [rotary_dim/2] */
 } Rope;
 

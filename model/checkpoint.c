@@ -58,7 +58,7 @@ static void replace(char *text, size_t room, const char *from, const char *to)
 static void make_canonical(char *out, const char *name)
 {
     static const char *const prefixes[] = {"language_model.model.", "model.language_model.",
-                                           "model."};
+                                           "language_model.", "model."};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
             name += strlen(prefixes[i]);
@@ -176,6 +176,15 @@ static Status bind(Binder *b, int layer, const char *name, Shape shape, const Te
     return bind_name(b, full, WEIGHTS, shape, out);
 }
 
+/* PREFIX NAME of a layer: "mlp.shared_experts." and "up_proj.weight". */
+static Status bind_under(Binder *b, int layer, const char *prefix, const char *name, Shape shape,
+                         const TensorEntry **out)
+{
+    char relative[128];
+    snprintf(relative, sizeof relative, "%s%s", prefix, name);
+    return bind(b, layer, relative, shape, out);
+}
+
 /* "mlp.experts.NAME" of a layer. */
 static Status bind_stacked(Binder *b, int layer, const char *name, DtypeSet set, Shape shape,
                            const TensorEntry **out)
@@ -196,12 +205,10 @@ static bool has_stacked(const Binder *b, int layer, const char *name)
 
 /* --- layers --- */
 
-static Status bind_attention(Binder *b, int n, LayerTensors *t)
+static Status bind_heads(Binder *b, int n, LayerTensors *t)
 {
     const Arch *a = b->arch;
     int64_t q = (int64_t)a->n_heads * a->head_dim, kv = (int64_t)a->n_kv_heads * a->head_dim;
-    TRY(bind(b, n, "input_layernorm.weight", SHAPE1(a->hidden), &t->attn_norm));
-    TRY(bind(b, n, "post_attention_layernorm.weight", SHAPE1(a->hidden), &t->ffn_norm));
     TRY(bind(b, n, "self_attn.q_proj.weight", SHAPE2(q, a->hidden), &t->q));
     TRY(bind(b, n, "self_attn.k_proj.weight", SHAPE2(kv, a->hidden), &t->k));
     TRY(bind(b, n, "self_attn.v_proj.weight", SHAPE2(kv, a->hidden), &t->v));
@@ -223,12 +230,41 @@ static Status bind_attention(Binder *b, int n, LayerTensors *t)
     return ST_OK;
 }
 
-static Status bind_dense(Binder *b, int n, LayerTensors *t)
+static Status bind_latent(Binder *b, int n, LayerTensors *t)
 {
     const Arch *a = b->arch;
-    TRY(bind(b, n, "mlp.gate_proj.weight", SHAPE2(a->dense_inter, a->hidden), &t->gate));
-    TRY(bind(b, n, "mlp.up_proj.weight", SHAPE2(a->dense_inter, a->hidden), &t->up));
-    return bind(b, n, "mlp.down_proj.weight", SHAPE2(a->hidden, a->dense_inter), &t->down);
+    const LatentSpec *l = &a->latent;
+    int64_t heads = a->n_heads, q = heads * (l->nope_dim + l->rope_dim);
+    int64_t q_from = a->q_lora > 0 ? a->q_lora : a->hidden;
+    if (a->q_lora > 0) {
+        TRY(bind(b, n, "self_attn.q_a_proj.weight", SHAPE2(a->q_lora, a->hidden), &t->q_a));
+        TRY(bind(b, n, "self_attn.q_a_layernorm.weight", SHAPE1(a->q_lora), &t->q_a_norm));
+    }
+    TRY(bind(b, n, a->q_lora > 0 ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight",
+             SHAPE2(q, q_from), &t->q));
+    TRY(bind(b, n, "self_attn.kv_a_proj_with_mqa.weight",
+             SHAPE2(l->latent_dim + l->rope_dim, a->hidden), &t->kv_a));
+    TRY(bind(b, n, "self_attn.kv_a_layernorm.weight", SHAPE1(l->latent_dim), &t->kv_a_norm));
+    TRY(bind(b, n, "self_attn.kv_b_proj.weight",
+             SHAPE2(heads * (l->nope_dim + l->v_dim), l->latent_dim), &t->kv_b));
+    return bind(b, n, "self_attn.o_proj.weight", SHAPE2(a->hidden, heads * l->v_dim), &t->o);
+}
+
+static Status bind_attention(Binder *b, int n, LayerTensors *t)
+{
+    const Arch *a = b->arch;
+    TRY(bind(b, n, "input_layernorm.weight", SHAPE1(a->hidden), &t->attn_norm));
+    TRY(bind(b, n, "post_attention_layernorm.weight", SHAPE1(a->hidden), &t->ffn_norm));
+    return a->attn == ATTN_LATENT ? bind_latent(b, n, t) : bind_heads(b, n, t);
+}
+
+/* A FFN that every token goes through, of tensors that are called PREFIX gate_proj.weight. */
+static Status bind_ffn(Binder *b, int n, const char *prefix, int64_t inter, FfnTensors *t)
+{
+    int64_t hidden = b->arch->hidden;
+    TRY(bind_under(b, n, prefix, "gate_proj.weight", SHAPE2(inter, hidden), &t->gate));
+    TRY(bind_under(b, n, prefix, "up_proj.weight", SHAPE2(inter, hidden), &t->up));
+    return bind_under(b, n, prefix, "down_proj.weight", SHAPE2(hidden, inter), &t->down);
 }
 
 /* All experts of a bank are repacked into one, so their dtypes must agree. */
@@ -309,11 +345,24 @@ static Status bind_stack(Binder *b, int n, bool transposed, ExpertTensors *t)
                         &t->stacked_down);
 }
 
+/* Granite's, which never lie apart. */
+static Status bind_own_stack(Binder *b, int n, ExpertTensors *t)
+{
+    const Arch *a = b->arch;
+    const FamilyNames *names = &a->family->names;
+    int64_t experts = a->router.n_experts, hidden = a->hidden, inter = a->moe_inter;
+    t->storage = STORED_STACKED;
+    TRY(bind(b, n, names->stacked_gate_up, SHAPE3(experts, 2 * inter, hidden), &t->gate_up));
+    return bind(b, n, names->stacked_down, SHAPE3(experts, hidden, inter), &t->stacked_down);
+}
+
 static Status bind_experts(Binder *b, int n, ExpertTensors *t)
 {
     const Arch *a = b->arch;
     bool oss = a->family->layout == EXPERTS_GPT_OSS;
-    if (oss && has_stacked(b, n, "gate_up_proj_blocks"))
+    if (a->family->layout == EXPERTS_STACKED)
+        TRY(bind_own_stack(b, n, t));
+    else if (oss && has_stacked(b, n, "gate_up_proj_blocks"))
         TRY(bind_mxfp4(b, n, t));
     else if (oss || has_stacked(b, n, "gate_up_proj"))
         TRY(bind_stack(b, n, oss, t));
@@ -329,16 +378,31 @@ static Status bind_experts(Binder *b, int n, ExpertTensors *t)
     return ST_OK;
 }
 
+static Status bind_router(Binder *b, int n, LayerTensors *t)
+{
+    const Arch *a = b->arch;
+    const FamilyNames *names = &a->family->names;
+    int64_t experts = a->router.n_experts;
+    TRY(bind(b, n, names->router, SHAPE2(experts, a->hidden), &t->router));
+    if (a->router_bias)
+        TRY(bind(b, n, names->router_bias, SHAPE1(experts), &t->router_bias));
+    if (a->router_correction)
+        TRY(bind(b, n, names->router_correction, SHAPE1(experts), &t->router_correction));
+    return ST_OK;
+}
+
 static Status bind_layer(Binder *b, int n, LayerTensors *t)
 {
     const Arch *a = b->arch;
     const FamilyNames *names = &a->family->names;
     TRY(bind_attention(b, n, t));
     if (!a->layers[n].moe)
-        return bind_dense(b, n, t);
-    TRY(bind(b, n, names->router, SHAPE2(a->router.n_experts, a->hidden), &t->router));
-    if (a->router_bias)
-        TRY(bind(b, n, names->router_bias, SHAPE1(a->router.n_experts), &t->router_bias));
+        return bind_ffn(b, n, "mlp.", a->dense_inter, &t->dense);
+    TRY(bind_router(b, n, t));
+    if (a->shared_inter > 0)
+        TRY(bind_ffn(b, n, names->shared, a->shared_inter, &t->shared));
+    if (a->shared_gate)
+        TRY(bind(b, n, names->shared_gate, SHAPE2(1, a->hidden), &t->shared_gate));
     return bind_experts(b, n, &t->experts);
 }
 

@@ -27,14 +27,22 @@ typedef struct ExpertTensors {
         *down_bias; /* [E, 2 inter] interleaved, [E, hidden]; or NULL */
 } ExpertTensors;
 
+typedef struct FfnTensors {
+    const TensorEntry *gate, *up, *down; /* [inter, hidden] twice, [hidden, inter] */
+} FfnTensors;
+
 /* NULL where the architecture has none. */
 typedef struct LayerTensors {
     const TensorEntry *attn_norm, *ffn_norm;
     const TensorEntry *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias;
     const TensorEntry *q_norm, *k_norm, *sinks;
-    const TensorEntry *router, *router_bias;
-    const TensorEntry *gate, *up, *down; /* of a dense layer */
-    ExpertTensors experts;               /* of a sparse one */
+    /* ATTN_LATENT, with q over q_a's outputs or hidden; kv_b [n_heads * (nope + v), latent] */
+    const TensorEntry *q_a, *q_a_norm, *kv_a, *kv_a_norm, *kv_b;
+    const TensorEntry *router, *router_bias, *router_correction;
+    FfnTensors dense;      /* of a dense layer */
+    FfnTensors shared;     /* shared experts of a sparse one, */
+    const TensorEntry *shared_gate;
+    ExpertTensors experts; /* and its routed ones */
 } LayerTensors;
 
 typedef struct Checkpoint {

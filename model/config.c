@@ -113,12 +113,12 @@ Status config_need_int(const cJSON *config, const char *key, int min, int max, i
 Status config_need_synonym(const cJSON *config, const char *const *keys, int min, int max, int *out,
                            Err *e)
 {
-    const char *first = NULL;
+    const char *first = NULL, *const *all = keys;
     for (; *keys; keys++) {
         int value;
         if (!config_get(config, *keys)) {
             if (!keys[1] && !first)
-                return err_set(e, ST_INPUT, "%s is missing", *keys);
+                return err_set(e, ST_INPUT, "%s is missing", all[0]);
             continue;
         }
         TRY(config_int(config, *keys, min, max, &value, e));
@@ -164,6 +164,15 @@ Status config_string(const cJSON *config, const char *key, const char **out, Err
     if (!cJSON_IsString(v))
         return wrong(key, v, "a string", e);
     *out = v->valuestring;
+    return ST_OK;
+}
+
+Status config_only(const cJSON *config, const char *key, const char *value, Err *e)
+{
+    const char *got = value;
+    TRY(config_string(config, key, &got, e));
+    if (strcmp(got, value) != 0)
+        return err_set(e, ST_INPUT, "%s \"%.100s\" is not supported (%s is)", key, got, value);
     return ST_OK;
 }
 

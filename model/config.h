@@ -23,7 +23,7 @@ Status config_int(const cJSON *config, const char *key, int min, int max, int *o
 /* The same, but the key must be there. */
 Status config_need_int(const cJSON *config, const char *key, int min, int max, int *out, Err *e);
 /* One value under several names (NULL-terminated): at least one is needed, and all that are there
- * must agree. */
+ * must agree. A message about a missing one names the first. */
 Status config_need_synonym(const cJSON *config, const char *const *keys, int min, int max, int *out,
                            Err *e);
 /* min <= value <= max; NaN and infinities cannot be written in JSON. */
@@ -32,6 +32,8 @@ Status config_double(const cJSON *config, const char *key, double min, double ma
 Status config_bool(const cJSON *config, const char *key, bool *out, Err *e);
 /* *out points into config. */
 Status config_string(const cJSON *config, const char *key, const char **out, Err *e);
+/* The key, where it is there, must hold this string: others are not supported. */
+Status config_only(const cJSON *config, const char *key, const char *value, Err *e);
 /* An integer or a list of them, added to out[*n] where not there yet; at most max values in all. */
 Status config_id_list(const cJSON *config, const char *key, int limit, int *out, int *n, int max,
                       Err *e);

@@ -3,7 +3,11 @@
 
 #include <string.h>
 
-static const Family *const families[] = {&family_qwen3_moe, &family_mixtral, &family_gpt_oss, NULL};
+static const Family *const families[] = {
+    &family_qwen3_moe,   &family_mixtral,   &family_gpt_oss,  &family_deepseek_v3,
+    &family_deepseek_v2, &family_kimi_k2,   &family_kimi_k25, &family_glm4_moe,
+    &family_minimax_m2,  &family_qwen2_moe, &family_olmoe,    &family_granitemoe,
+    &family_llama,       &family_qwen3,     &family_mistral,  NULL};
 
 const Family *const *family_list(void)
 {

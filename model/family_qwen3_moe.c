@@ -4,8 +4,6 @@
 #include "model/family_common.h"
 #include "model/rope.h"
 
-#include <limits.h>
-
 static const char *const understood[] = {"num_experts",           "num_local_experts",
                                          "num_experts_per_tok",   "moe_intermediate_size",
                                          "intermediate_size",     "norm_topk_prob",
@@ -17,35 +15,6 @@ static const char *const understood[] = {"num_experts",           "num_local_exp
 
 /* The window keys mean nothing while use_sliding_window is false. */
 static const char *const harmless[] = {"sliding_window", "max_window_layers", NULL};
-
-/* A layer is sparse unless mlp_only_layers lists it or decoder_sparse_step skips it. */
-static Status parse_sparsity(const cJSON *c, Arch *a, Err *e)
-{
-    int step = 1, n_dense = 0;
-    const cJSON *dense = config_get(c, "mlp_only_layers");
-    TRY(config_int(c, "decoder_sparse_step", 1, INT_MAX, &step, e));
-    if (dense && !cJSON_IsArray(dense))
-        return err_set(e, ST_INPUT, "mlp_only_layers is not a list");
-    for (int i = 0; i < a->n_layers; i++)
-        a->layers[i].moe = a->router.n_experts > 0 && (i + 1) % step == 0;
-    for (const cJSON *v = dense ? dense->child : NULL; v; v = v->next) {
-        if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble < a->n_layers) ||
-            v->valuedouble != (int)v->valuedouble)
-            return err_set(e, ST_INPUT,
-                           "mlp_only_layers holds something that is not a layer, 0 to %d",
-                           a->n_layers - 1);
-        a->layers[(int)v->valuedouble].moe = false;
-    }
-    for (int i = 0; i < a->n_layers; i++)
-        n_dense += !a->layers[i].moe;
-    if (n_dense > 0)
-        TRY(config_need_int(c, "intermediate_size", 1, 1 << 22, &a->dense_inter, e));
-    if (n_dense == a->n_layers) {
-        a->router.n_experts = a->router.top_k = 0;
-        a->moe_inter = 0;
-    }
-    return ST_OK;
-}
 
 static Status parse(const cJSON *c, Arch *a, Err *e)
 {
@@ -66,7 +35,7 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     TRY(family_parse_experts(c, 0, "moe_intermediate_size", a, e));
     a->router.kind = ROUTER_SOFTMAX_TOPK;
     TRY(config_bool(c, "norm_topk_prob", &a->router.renormalize, e));
-    TRY(parse_sparsity(c, a, e));
+    TRY(family_parse_sparsity(c, a, e));
     return rope_parse(c, a->head_dim, a->max_positions, 1e4, &a->rope, e);
 }
 

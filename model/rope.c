@@ -89,6 +89,8 @@ static void fill_yarn(const RopeParams *p, Rope *out)
             yarn_gain(p->factor, p->mscale) / yarn_gain(p->factor, p->mscale_all_dim);
     else
         out->attention_factor = yarn_gain(p->factor, 1);
+    if (p->mscale_all_dim != 0)
+        out->latent_gain = yarn_gain(p->factor, p->mscale_all_dim);
 }
 
 static void fill_llama3(const RopeParams *p, Rope *out)
@@ -201,8 +203,9 @@ Status rope_parse(const cJSON *config, int head_dim, int max_positions, double t
                     .beta_slow = 1,
                     .truncate = true,
                     .original = max_positions};
-    double partial = 1;
-    *out = (Rope){.layout = out->layout, .attention_factor = 1};
+    double partial = 0;
+    int lanes = out->rotary_dim > 0 ? out->rotary_dim : head_dim;
+    *out = (Rope){.layout = out->layout, .attention_factor = 1, .latent_gain = 1};
     if (scaling && !cJSON_IsObject(scaling))
         return err_set(e, ST_INPUT, "%s is not an object", key);
     TRY(config_double(config, "rope_theta", 1.0001, 1e15, &p.theta, e));
@@ -212,7 +215,7 @@ Status rope_parse(const cJSON *config, int head_dim, int max_positions, double t
     if (scaling && (check_type_keys(scaling, type, e) != ST_OK ||
                     parse_params(scaling, type, max_positions, &partial, &p, e) != ST_OK))
         return err_in(e, "%s", key);
-    p.dim = (int)(head_dim * partial);
+    p.dim = partial > 0 ? (int)(head_dim * partial) : lanes;
     if (p.dim < 2 || p.dim % 2 != 0)
         return err_set(e, ST_INPUT,
                        "rotary embedding of %d lanes (head_dim %d), expected an even number", p.dim,

@@ -12,7 +12,8 @@ extern const char *const rope_keys[];
 
 /* Reads rope_parameters, or else rope_theta and rope_scaling; theta where neither gives one. Types
  * default, linear, yarn and llama3, which are one table for all lengths; others are refused by
- * name. Fills in out but for the layout; out->inv_freq belongs to the caller, who frees it. */
+ * name. Fills in out, whose layout the caller has set, and whose rotary_dim holds the lanes that
+ * rotate where no partial_rotary_factor says so (0: all). out->inv_freq is the caller's to free. */
 Status rope_parse(const cJSON *config, int head_dim, int max_positions, double theta, Rope *out,
                   Err *e);
 

@@ -314,54 +314,112 @@ static Status load_experts(Loader *l, int layer, const ExpertTensors *t, FfnSpec
 
 /* --- layers --- */
 
-static Status load_dense_ffn(Loader *l, int layer, const LayerTensors *t, FfnSpec *spec)
+/* A FFN that every token goes through: a dense layer, or shared experts. */
+static Status load_ffn(Loader *l, int layer, const char *what, const FfnTensors *t, int64_t inter,
+                       FfnSpec *spec)
 {
     const TensorEntry *gate_up[] = {t->gate, t->up};
     char name[64];
     Weight *w = NULL;
-    snprintf(name, sizeof name, "layers.%d.mlp.gate_up", layer);
+    spec->inter = inter;
+    snprintf(name, sizeof name, "layers.%d.%s.gate_up", layer, what);
     Status st = load_matrix(l, name, WEIGHT_MATMUL, gate_up, 2, &w);
     spec->w13 = w;
-    if (st != ST_OK)
-        return st;
-    snprintf(name, sizeof name, "layers.%d.mlp.down", layer);
+    TRY(st);
+    snprintf(name, sizeof name, "layers.%d.%s.down", layer, what);
     st = load_matrix(l, name, WEIGHT_MATMUL, &t->down, 1, &w);
     spec->w2 = w;
     return st;
 }
 
-static Status load_attention(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
+static Status load_layer_matrix(Loader *l, int layer, const char *what, const TensorEntry *t,
+                                Weight **out)
+{
+    char name[64];
+    snprintf(name, sizeof name, "layers.%d.%s", layer, what);
+    return load_matrix(l, name, WEIGHT_MATMUL, &t, 1, out);
+}
+
+static Status load_heads(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
 {
     const TensorEntry *qkv[] = {t->q, t->k, t->v}, *bias[] = {t->q_bias, t->k_bias, t->v_bias};
     char name[64];
-    TRY(load_one_vector(l, "norms", t->attn_norm, &out->attn_norm));
-    TRY(load_one_vector(l, "norms", t->ffn_norm, &out->ffn_norm));
     snprintf(name, sizeof name, "layers.%d.qkv", layer);
     TRY(load_matrix(l, name, WEIGHT_MATMUL, qkv, 3, &out->qkv));
     TRY(load_vector(l, "biases", bias, 3, &out->qkv_bias));
     TRY(load_one_vector(l, "norms", t->q_norm, &out->q_norm));
     TRY(load_one_vector(l, "norms", t->k_norm, &out->k_norm));
-    snprintf(name, sizeof name, "layers.%d.o", layer);
-    TRY(load_matrix(l, name, WEIGHT_MATMUL, &t->o, 1, &out->o));
-    TRY(load_one_vector(l, "biases", t->o_bias, &out->o_bias));
     return load_one_vector(l, "sinks", t->sinks, &out->sinks);
+}
+
+/* kv_b_proj twice: as it is, a matrix per head, and its k_nope rows with inputs and outputs
+ * exchanged. */
+static Status load_latent_up(Loader *l, int layer, const TensorEntry *t, LayerWeights *out)
+{
+    const LatentSpec *s = &l->arch->latent;
+    FormatId format = format_of(t);
+    int64_t size = dtype_bytes(t->dtype), row = s->latent_dim * size, head = s->nope_dim + s->v_dim;
+    const WeightPart up[] = {{format, s->nope_dim}, {format, s->v_dim}};
+    const WeightPart absorb = {format, s->latent_dim};
+    char name[64];
+    file_will_need(t->data, (size_t)t->bytes);
+    snprintf(name, sizeof name, "layers.%d.latent_up", layer);
+    TRY(create_bank(l, name, WEIGHT_MATMUL, s->n_heads, up, 2, s->latent_dim, &out->latent_up));
+    snprintf(name, sizeof name, "layers.%d.latent_absorb", layer);
+    TRY(create_bank(l, name, WEIGHT_MATMUL, s->n_heads, &absorb, 1, s->nope_dim,
+                    &out->latent_absorb));
+    for (int h = 0; h < s->n_heads; h++) {
+        const uint8_t *at = t->data + h * head * row;
+        QuantTensor k = quant_plain(format, at, s->nope_dim, s->latent_dim);
+        QuantTensor v = quant_plain(format, at + s->nope_dim * row, s->v_dim, s->latent_dim);
+        QuantTensor turned = quant_plain(format, at, s->latent_dim, s->nope_dim);
+        turned.row_bytes = size;
+        turned.col_bytes = row;
+        TRY(set_part(l, out->latent_up, h, 0, &k, t));
+        TRY(set_part(l, out->latent_up, h, 1, &v, t));
+        TRY(set_part(l, out->latent_absorb, h, 0, &turned, t));
+    }
+    return ST_OK;
+}
+
+static Status load_latent(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
+{
+    if (t->q_a)
+        TRY(load_layer_matrix(l, layer, "q_a", t->q_a, &out->q_a));
+    TRY(load_one_vector(l, "norms", t->q_a_norm, &out->q_a_norm));
+    TRY(load_layer_matrix(l, layer, "q", t->q, &out->q));
+    TRY(load_layer_matrix(l, layer, "kv_a", t->kv_a, &out->kv_a));
+    TRY(load_one_vector(l, "norms", t->kv_a_norm, &out->kv_a_norm));
+    return load_latent_up(l, layer, t->kv_b, out);
+}
+
+static Status load_attention(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
+{
+    TRY(load_one_vector(l, "norms", t->attn_norm, &out->attn_norm));
+    TRY(load_one_vector(l, "norms", t->ffn_norm, &out->ffn_norm));
+    if (l->arch->attn == ATTN_LATENT)
+        TRY(load_latent(l, layer, t, out));
+    else
+        TRY(load_heads(l, layer, t, out));
+    TRY(load_layer_matrix(l, layer, "o", t->o, &out->o));
+    return load_one_vector(l, "biases", t->o_bias, &out->o_bias);
 }
 
 static Status load_layer(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
 {
     const Arch *a = l->arch;
-    char name[64];
-    FfnSpec spec = {.hidden = a->hidden, .act = a->act};
     l->account = &l->w->dense_bytes;
     TRY(load_attention(l, layer, t, out));
-    out->experts = out->dense = spec;
-    if (!a->layers[layer].moe) {
-        out->dense.inter = a->dense_inter;
-        return load_dense_ffn(l, layer, t, &out->dense);
-    }
-    snprintf(name, sizeof name, "layers.%d.router", layer);
-    TRY(load_matrix(l, name, WEIGHT_MATMUL, &t->router, 1, &out->router));
+    out->experts = out->dense = out->shared = (FfnSpec){.hidden = a->hidden, .act = a->act};
+    if (!a->layers[layer].moe)
+        return load_ffn(l, layer, "mlp", &t->dense, a->dense_inter, &out->dense);
+    TRY(load_layer_matrix(l, layer, "router", t->router, &out->router));
     TRY(load_one_vector(l, "biases", t->router_bias, &out->router_bias));
+    TRY(load_one_vector(l, "biases", t->router_correction, &out->router_correction));
+    if (a->shared_inter > 0)
+        TRY(load_ffn(l, layer, "shared", &t->shared, a->shared_inter, &out->shared));
+    if (a->shared_gate)
+        TRY(load_layer_matrix(l, layer, "shared_gate", t->shared_gate, &out->shared_gate));
     out->experts.inter = a->moe_inter;
     l->account = &l->w->expert_bytes;
     return load_experts(l, layer, &t->experts, &out->experts);
@@ -428,16 +486,20 @@ static void free_ffn(Weights *w, const FfnSpec *spec)
 
 static void free_layer(Weights *w, const LayerWeights *layer)
 {
-    const float *vectors[] = {layer->attn_norm, layer->ffn_norm,   layer->qkv_bias,
-                              layer->q_norm,    layer->k_norm,     layer->o_bias,
-                              layer->sinks,     layer->router_bias};
+    const float *vectors[] = {layer->attn_norm, layer->ffn_norm,    layer->qkv_bias,
+                              layer->q_norm,    layer->k_norm,      layer->o_bias,
+                              layer->sinks,     layer->router_bias, layer->router_correction,
+                              layer->q_a_norm,  layer->kv_a_norm};
+    const Weight *matrices[] = {
+        layer->qkv,  layer->o,         layer->router,        layer->q_a,        layer->q,
+        layer->kv_a, layer->latent_up, layer->latent_absorb, layer->shared_gate};
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         free_vector(w, vectors[i]);
-    free_matrix(w, layer->qkv);
-    free_matrix(w, layer->o);
-    free_matrix(w, layer->router);
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
+        free_matrix(w, matrices[i]);
     free_ffn(w, &layer->experts);
     free_ffn(w, &layer->dense);
+    free_ffn(w, &layer->shared);
 }
 
 void weights_free(Weights *w)

@@ -130,7 +130,7 @@ static const struct {
     {"not JSON", "\"model_type\"", "config.json: byte"},
     {"no type", SIZES, "model_type is missing"},
     {"unknown family", "\"model_type\": \"bert\"",
-     "model_type \"bert\" is not supported (qwen3_moe, mixtral, gpt_oss are)"},
+     "model_type \"bert\" is not supported (qwen3_moe, mixtral, gpt_oss, deepseek_v3, "},
     {"duplicate key", QWEN ", \"vocab_size\": 100", "key \"vocab_size\" occurs twice"},
     {"unknown key", QWEN ", \"logit_softcap\": 30.0", "unknown key \"logit_softcap\""},
     {"unknown inner key",
