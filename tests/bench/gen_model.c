@@ -7,7 +7,7 @@
  * 8192 --heads 8
  *             --kv-heads 2 --head-dim 64 --format bf16 --seed 1 -o DIR
  */
-#include "tests/support/made_model.h"
+#include "tests/support/made_family.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -31,14 +31,36 @@ static const MadeSpec presets[] = {
     /* About 0.6 GB: the shape of Qwen3-30B-A3B with 2 of its 48 layers and a quarter of its
        experts. */
     {"qwen3_moe", 2048, 768, 32, 8, 2, 32768, 32, 4, 128, DTYPE_BF16, .dense_layer = -1},
+    /* About 1.4 GB: DeepSeek-V3's attention (a quarter of its heads) and router, at a third of its
+       width, with 3 of its 61 layers and a quarter of its experts. */
+    {"deepseek_v3",
+     2304,
+     704,
+     64,
+     8,
+     3,
+     32768,
+     32,
+     1,
+     0,
+     DTYPE_BF16,
+     .dense_layer = 0,
+     .q_lora = 768,
+     .kv_lora = 512,
+     .nope = 128,
+     .rope = 64,
+     .v_dim = 128,
+     .n_shared = 1,
+     .n_group = 8,
+     .topk_group = 4},
 };
-static const char *const preset_names[] = {"gpt_oss-2g", "qwen3_moe-1g"};
+static const char *const preset_names[] = {"gpt_oss-2g", "qwen3_moe-1g", "deepseek_v3-1g"};
 
 static int usage(const char *what)
 {
     fprintf(stderr,
-            "gen_model: %s\nusage: gen_model [--preset gpt_oss-2g|qwen3_moe-1g] [--family "
-            "gpt_oss|qwen3_moe|mixtral] [--hidden N]\n"
+            "gen_model: %s\nusage: gen_model [--preset "
+            "gpt_oss-2g|qwen3_moe-1g|deepseek_v3-1g] [--family NAME] [--hidden N]\n"
             "  [--inter N] [--experts N] [--top-k N] [--layers N] [--vocab N] [--heads N] "
             "[--kv-heads N] "
             "[--head-dim N]\n  [--format bf16|f16|f32|mxfp4] [--seed N] [--part-mib N] -o DIR\n",
@@ -87,8 +109,7 @@ static bool parse_one(int flag, const char *text, Options *o, int **ints)
         return parse_preset(text, &o->spec);
     case 'f':
         o->spec.family = text;
-        return strcmp(text, "gpt_oss") == 0 || strcmp(text, "qwen3_moe") == 0 ||
-               strcmp(text, "mixtral") == 0;
+        return made_family(text) && !made_family(text)->latent && !made_family(text)->no_experts;
     case 'F':
         return parse_format(text, &o->spec);
     case 's':
@@ -104,8 +125,9 @@ static bool parse_one(int flag, const char *text, Options *o, int **ints)
 static const char *check(const Options *o)
 {
     const MadeSpec *s = &o->spec;
-    const int sizes[] = {s->hidden, s->inter, s->experts,  s->top_k,   s->layers,
-                         s->vocab,  s->heads, s->kv_heads, s->head_dim};
+    const int sizes[] = {s->hidden, s->inter,    s->experts,
+                         s->top_k,  s->layers,   s->vocab,
+                         s->heads,  s->kv_heads, s->kv_lora ? 1 : s->head_dim};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i] < 1)
             return "a size is missing or zero";

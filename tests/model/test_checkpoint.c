@@ -27,6 +27,55 @@ static const MadeSpec mxfp4 = {
 static const MadeSpec tied = {
     "qwen3_moe",       24,       8, 3, 2, 2, 19, 4, 2, 10, DTYPE_BF16, .tied = true,
     .dense_layer = -1, .seed = 5};
+static const MadeSpec v3 = {"deepseek_v3",
+                            24,
+                            8,
+                            6,
+                            3,
+                            3,
+                            19,
+                            3,
+                            1,
+                            0,
+                            DTYPE_BF16,
+                            .seed = 6,
+                            .q_lora = 20,
+                            .kv_lora = 14,
+                            .nope = 5,
+                            .rope = 4,
+                            .v_dim = 7,
+                            .n_shared = 2,
+                            .n_group = 3,
+                            .topk_group = 2};
+static const MadeSpec v2 = {"deepseek_v2",
+                            24,
+                            8,
+                            3,
+                            2,
+                            2,
+                            19,
+                            3,
+                            1,
+                            0,
+                            DTYPE_BF16,
+                            .seed = 7,
+                            .kv_lora = 14,
+                            .nope = 5,
+                            .rope = 4,
+                            .v_dim = 7,
+                            .n_shared = 1};
+static const MadeSpec glm = {"glm4_moe", 24,           8, 5, 2, 2, 19, 4, 2, 12, DTYPE_BF16,
+                             .seed = 8,  .n_shared = 1};
+static const MadeSpec minimax = {"minimax_m2",      24,       8, 3, 2, 2, 19, 4, 2, 12, DTYPE_BF16,
+                                 .dense_layer = -1, .seed = 9};
+static const MadeSpec qwen2 = {
+    "qwen2_moe",      24, 8, 5, 2, 2, 19, 4, 4, 6, DTYPE_BF16, .seed = 10, .n_shared = 3,
+    .dense_layer = -1};
+static const MadeSpec granite = {
+    "granitemoe",      24,        8, 5, 2, 2, 19, 4, 2, 6, DTYPE_BF16, .tied = true,
+    .dense_layer = -1, .seed = 11};
+static const MadeSpec llama = {"llama",           24,        8, 0, 0, 2, 19, 4, 2, 6, DTYPE_BF16,
+                               .dense_layer = -1, .seed = 12};
 
 typedef enum Edit {
     REMOVE,  /* tensor is left out */
@@ -130,7 +179,64 @@ static const Case cases[] = {
      "tensor \"embed_tokens.weight\": the same as \"model.embed_tokens.weight\""},
     {"both expert layouts", &mxfp4, ADD, L0 "mlp.experts.down_proj", "3,96,64", DTYPE_BF16,
      "tensor \"model.layers.0.mlp.experts.down_proj\": BF16 [3, 96, 64], but gpt_oss"},
+    {"no low-rank queries", &v3, REMOVE, L0 "self_attn.q_a_proj.weight", "", 0,
+     "tensor \"model.layers.0.self_attn.q_a_proj.weight\": missing, expected BF16, F16 or F32 [20, "
+     "24]"},
+    {"low-rank queries that config.json denies", &v2, ADD, L0 "self_attn.q_a_proj.weight", "20,24",
+     DTYPE_BF16,
+     "tensor \"model.layers.0.self_attn.q_a_proj.weight\": BF16 [20, 24], but deepseek_v2"},
+    {"no norm of latents", &v2, REMOVE, L1 "self_attn.kv_a_layernorm.weight", "", 0,
+     "tensor \"model.layers.1.self_attn.kv_a_layernorm.weight\": missing, expected BF16, F16 or "
+     "F32 "
+     "[14]"},
+    {"latents without rope", &v3, RESHAPE, L0 "self_attn.kv_a_proj_with_mqa.weight", "14,24", 0,
+     "shape [14, 24], expected [18, 24]"},
+    {"heads of another width", &v3, RESHAPE, L0 "self_attn.kv_b_proj.weight", "30,14", 0,
+     "shape [30, 14], expected [36, 14]"},
+    {"output of the queries' width", &v3, RESHAPE, L0 "self_attn.o_proj.weight", "24,27", 0,
+     "shape [24, 27], expected [24, 21]"},
+    {"no correction", &v3, REMOVE, L1 "mlp.gate.e_score_correction_bias", "", 0,
+     "tensor \"model.layers.1.mlp.gate.e_score_correction_bias\": missing, expected BF16, F16 or "
+     "F32 "
+     "[6]"},
+    {"correction under another name", &minimax, RENAME,
+     L0 "block_sparse_moe.e_score_correction_bias",
+     L0 "block_sparse_moe.gate.e_score_correction_bias", 0,
+     "tensor \"model.layers.0.block_sparse_moe.e_score_correction_bias\": missing"},
+    {"correction that the family has not", &v2, ADD, L1 "mlp.gate.e_score_correction_bias", "3",
+     DTYPE_F32, "tensor \"model.layers.1.mlp.gate.e_score_correction_bias\": F32 [3], but"},
+    {"no shared experts", &v3, REMOVE, L1 "mlp.shared_experts.up_proj.weight", "", 0,
+     "tensor \"model.layers.1.mlp.shared_experts.up_proj.weight\": missing, expected BF16, F16 or "
+     "F32 [16, 24]"},
+    {"one shared expert too few", &v3, RESHAPE, L1 "mlp.shared_experts.up_proj.weight", "8,24", 0,
+     "shape [8, 24], expected [16, 24]"},
+    {"shared experts in the singular", &glm, RENAME, L1 "mlp.shared_experts.up_proj.weight",
+     L1 "mlp.shared_expert.up_proj.weight", 0,
+     "tensor \"model.layers.1.mlp.shared_experts.up_proj.weight\": missing"},
+    {"no gate of the shared expert", &qwen2, REMOVE, L0 "mlp.shared_expert_gate.weight", "", 0,
+     "tensor \"model.layers.0.mlp.shared_expert_gate.weight\": missing, expected BF16, F16 or F32 "
+     "[1, 24]"},
+    {"gate without a dimension", &qwen2, RESHAPE, L0 "mlp.shared_expert_gate.weight", "24", 0,
+     "shape [24], expected [1, 24]"},
+    {"bias of o", &qwen2, ADD, L0 "self_attn.o_proj.bias", "24", DTYPE_BF16,
+     "tensor \"model.layers.0.self_attn.o_proj.bias\": BF16 [24], but qwen2_moe"},
+    {"norms of a head for the full width", &minimax, RESHAPE, L0 "self_attn.k_norm.weight", "12", 0,
+     "shape [12], expected [24]"},
+    {"stack of granite, transposed", &granite, RESHAPE, L0 "block_sparse_moe.input_linear.weight",
+     "5,24,16", 0, "shape [5, 24, 16], expected [5, 16, 24]"},
+    {"granite's experts apart", &granite, ADD, L0 "block_sparse_moe.experts.0.w1.weight", "8,24",
+     DTYPE_BF16, "BF16 [8, 24], but granitemoe"},
+    {"experts of a dense model", &llama, ADD, L0 "mlp.experts.0.up_proj.weight", "8,24", DTYPE_BF16,
+     "BF16 [8, 24], but llama"},
+    {"norms of qwen3 in llama", &llama, ADD, L0 "self_attn.q_norm.weight", "6", DTYPE_BF16,
+     "BF16 [6], but llama"},
 
+    {"correction in half precision", &v3, DTYPE, L1 "mlp.gate.e_score_correction_bias", "",
+     DTYPE_BF16, NULL},
+    {"gate in single precision", &minimax, DTYPE, L0 "block_sparse_moe.gate.weight", "", DTYPE_F32,
+     NULL},
+    {"multi-token prediction of V3", &v3, ADD, "model.layers.3.shared_head.head.weight", "19,24",
+     DTYPE_BF16, NULL},
     {"as made", &qwen, REMOVE, "none", "", 0, NULL},
     {"half precision head", &qwen, DTYPE, "lm_head.weight", "", DTYPE_F16, NULL},
     {"single precision norm", &mixtral, DTYPE, "model.norm.weight", "", DTYPE_F32, NULL},
@@ -258,6 +364,37 @@ static int check_tied(const char *dir)
         arch_free(&arch);
         made_free(&m);
     }
+    return failed;
+}
+
+/* The text model of a wrapper: every name has a prefix, the head's another one than the rest, and
+ * the vision tower is left alone. */
+static int check_wrapped(const char *dir)
+{
+    MadeModel m;
+    Arch arch = {0};
+    GenerationDefaults gen;
+    Checkpoint c = {0};
+    Err e = {0};
+    int64_t shape[] = {4, 4};
+    int failed = 0;
+    temp_dir_fresh(dir);
+    if (made_create(&v3, &m, &e) != ST_OK)
+        return check_str("wrapped", e.text, "");
+    for (int i = 0; i < m.n; i++) {
+        char name[sizeof m.tensors[i].name];
+        snprintf(name, sizeof name, "language_model.%.100s", m.tensors[i].name);
+        memcpy(m.tensors[i].name, name, sizeof name);
+    }
+    made_add(&m, "vision_tower.patch.weight", DTYPE_BF16, 2, shape, 1);
+    made_add(&m, "mm_projector.proj.0.weight", DTYPE_BF16, 2, shape, 1);
+    if (made_write(&m, dir, 0, &e) != ST_OK || arch_load(dir, NULL, 0, &arch, &gen, &e) != ST_OK ||
+        checkpoint_open(dir, &arch, &c, &e) != ST_OK)
+        failed += check_str("wrapped", e.text, "");
+    failed += check_int("towers are skipped", c.n_skipped, 2);
+    checkpoint_close(&c);
+    arch_free(&arch);
+    made_free(&m);
     return failed;
 }
 
@@ -403,6 +540,7 @@ int main(void)
     temp_dir_enter();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         failed += check_case(&cases[i], dir);
+    failed += check_wrapped(dir);
     failed += check_tied(dir) + check_scales(dir) + check_blocks(dir) + check_digests(dir);
     return test_result(failed);
 }

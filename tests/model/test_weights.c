@@ -5,7 +5,7 @@
 #include "io/tensor_set.h"
 #include "tests/support/check.h"
 #include "tests/support/fake_backend.h"
-#include "tests/support/made_model.h"
+#include "tests/support/made_family.h"
 #include "tests/support/temp_dir.h"
 
 #include <math.h>
@@ -28,6 +28,43 @@ static const MadeSpec specs[] = {
      .seed = 7},
     {"gpt_oss", 64, 96, 3, 1, 2, 11, 4, 2, 6, DTYPE_BF16, .mxfp4 = true, .dense_layer = -1,
      .seed = 8},
+    /* latent attention with and without queries of low rank, no size like another */
+    {"deepseek_v3",
+     24,
+     8,
+     6,
+     3,
+     3,
+     19,
+     3,
+     1,
+     0,
+     DTYPE_BF16,
+     .dense_layer = 1,
+     .seed = 9,
+     .q_lora = 20,
+     .kv_lora = 14,
+     .nope = 5,
+     .rope = 4,
+     .v_dim = 7,
+     .n_shared = 2,
+     .n_group = 3,
+     .topk_group = 2},
+    {"deepseek_v2", 24, 8, 3, 2, 2, 19, 3, 1, 0, DTYPE_F16, .dense_layer = 0, .seed = 10,
+     .kv_lora = 14, .nope = 5, .rope = 4, .v_dim = 7, .n_shared = 1},
+    {"deepseek_v2", 24, 8, 3, 2, 1, 19, 3, 1, 0, DTYPE_F32, .stacked = true, .dense_layer = -1,
+     .seed = 11, .kv_lora = 14, .nope = 5, .rope = 4, .v_dim = 7, .no_prefix = true},
+    {"glm4_moe", 24, 8, 5, 2, 2, 19, 4, 2, 12, DTYPE_BF16, .dense_layer = 0, .seed = 12,
+     .n_shared = 3},
+    {"minimax_m2", 24, 8, 3, 2, 2, 19, 4, 2, 12, DTYPE_BF16, .dense_layer = -1, .seed = 13},
+    {"qwen2_moe", 24, 8, 5, 2, 2, 19, 4, 4, 6, DTYPE_BF16, .dense_layer = 1, .seed = 14,
+     .n_shared = 3},
+    {"olmoe", 24, 8, 5, 2, 2, 19, 4, 4, 6, DTYPE_F32, .dense_layer = -1, .seed = 15},
+    {"granitemoe", 24, 8, 5, 2, 2, 19, 4, 2, 6, DTYPE_BF16, .tied = true, .dense_layer = -1,
+     .seed = 16},
+    {"llama", 24, 8, 0, 0, 2, 19, 4, 2, 6, DTYPE_BF16, .tied = true, .dense_layer = -1, .seed = 17},
+    {"qwen3", 24, 8, 0, 0, 2, 19, 4, 1, 10, DTYPE_F16, .dense_layer = -1, .seed = 18},
+    {"mistral", 24, 8, 0, 0, 1, 19, 4, 2, 6, DTYPE_BF16, .dense_layer = -1, .seed = 19},
 };
 
 /* What one loaded checkpoint is compared with. */
@@ -110,44 +147,99 @@ static int check_rows(const Probe *p, const char *relative, const Weight *w, int
     return failed;
 }
 
-static int check_attention(const Probe *p, int n, const LayerWeights *l)
+/* A vector or matrix of layer n that is there, or is not. */
+static int check_layer_vector(const Probe *p, int n, const char *name, const float *got, bool there,
+                              int64_t width)
 {
-    static const struct {
-        const char *name;
-        int after; /* in heads of q, k, v: rows in front */
-    } parts[] = {{"q", 0}, {"k", 1}, {"v", 2}};
+    char full[160];
+    snprintf(full, sizeof full, "layers.%d.%s", n, name);
+    return there ? check_vector(p, full, got, width) : check_true(full, !got);
+}
+
+static int check_layer_rows(const Probe *p, int n, const char *name, const Weight *w, bool there,
+                            int64_t first)
+{
+    char full[160];
+    snprintf(full, sizeof full, "layers.%d.%s", n, name);
+    return there ? check_rows(p, full, w, 0, first) : check_true(full, !w);
+}
+
+static int check_heads(const Probe *p, int n, const LayerWeights *l)
+{
+    static const char *const names[] = {"q", "k", "v"};
     const Arch *a = p->arch;
+    const MadeFamily *f = made_family(p->m->spec.family);
     char name[100];
     int64_t q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim;
     const int64_t first[] = {0, q, q + kv}, rows[] = {q, kv, kv};
-    int failed = 0;
-    snprintf(name, sizeof name, "layers.%d.input_layernorm.weight", n);
-    failed += check_vector(p, name, l->attn_norm, a->hidden);
-    snprintf(name, sizeof name, "layers.%d.post_attention_layernorm.weight", n);
-    failed += check_vector(p, name, l->ffn_norm, a->hidden);
-    failed += check_int("rows of qkv", fake_weight_rows(l->qkv), q + 2 * kv);
+    int failed = check_int("rows of qkv", fake_weight_rows(l->qkv), q + 2 * kv);
     for (int i = 0; i < 3; i++) {
-        snprintf(name, sizeof name, "layers.%d.self_attn.%s_proj.weight", n, parts[i].name);
-        failed += check_rows(p, name, l->qkv, 0, first[i]);
-        snprintf(name, sizeof name, "layers.%d.self_attn.%s_proj.bias", n, parts[i].name);
-        if (a->qkv_bias)
-            failed += check_vector(p, name, l->qkv_bias + first[i], rows[i]);
+        snprintf(name, sizeof name, "self_attn.%s_proj.weight", names[i]);
+        failed += check_layer_rows(p, n, name, l->qkv, true, first[i]);
+        snprintf(name, sizeof name, "self_attn.%s_proj.bias", names[i]);
+        failed += check_layer_vector(p, n, name, l->qkv_bias ? l->qkv_bias + first[i] : NULL,
+                                     f->qkv_bias, rows[i]);
     }
-    snprintf(name, sizeof name, "layers.%d.self_attn.o_proj.weight", n);
-    failed += check_rows(p, name, l->o, 0, 0);
-    snprintf(name, sizeof name, "layers.%d.self_attn.o_proj.bias", n);
-    failed += a->o_bias ? check_vector(p, name, l->o_bias, a->hidden)
-                        : check_true("no bias", !l->o_bias && !l->qkv_bias);
-    snprintf(name, sizeof name, "layers.%d.self_attn.q_norm.weight", n);
-    failed += a->qk_norm ? check_vector(p, name, l->q_norm, a->head_dim)
-                         : check_true("no norm", !l->q_norm);
-    snprintf(name, sizeof name, "layers.%d.self_attn.k_norm.weight", n);
-    failed += a->qk_norm ? check_vector(p, name, l->k_norm, a->head_dim)
-                         : check_true("no norm", !l->k_norm);
-    snprintf(name, sizeof name, "layers.%d.self_attn.sinks", n);
-    failed +=
-        a->sinks ? check_vector(p, name, l->sinks, a->n_heads) : check_true("no sinks", !l->sinks);
+    failed += check_layer_vector(p, n, "self_attn.q_norm.weight", l->q_norm, f->qk_norm,
+                                 f->qk_norm == 2 ? q : a->head_dim);
+    failed += check_layer_vector(p, n, "self_attn.k_norm.weight", l->k_norm, f->qk_norm,
+                                 f->qk_norm == 2 ? kv : a->head_dim);
+    failed += check_layer_vector(p, n, "self_attn.sinks", l->sinks, f->sinks, a->n_heads);
+    return failed + check_true("nothing latent", !l->q && !l->kv_a && !l->latent_up &&
+                                                     !l->latent_absorb && !l->kv_a_norm);
+}
+
+/* Both banks of kv_b_proj, whose rows are nope and v of one head after the other. */
+static int check_latent_banks(const Probe *p, int n, const LayerWeights *l)
+{
+    const MadeSpec *s = &p->m->spec;
+    char name[100];
+    int head = s->nope + s->v_dim, failed = 0;
+    snprintf(name, sizeof name, "layers.%d.self_attn.kv_b_proj.weight", n);
+    const MadeTensor *t = tensor(p, name);
+    failed += check_int("a matrix per head", fake_weight_mats(l->latent_up), s->heads);
+    failed += check_int("a matrix per head", fake_weight_mats(l->latent_absorb), s->heads);
+    failed += check_int("rows up", fake_weight_rows(l->latent_up), head);
+    failed += check_int("rows absorbed", fake_weight_rows(l->latent_absorb), s->kv_lora);
+    failed += check_int("columns absorbed", fake_weight_cols(l->latent_absorb), s->nope);
+    for (int h = 0; h < s->heads; h++)
+        for (int r = 0; r < head; r++)
+            for (int c = 0; c < s->kv_lora; c++) {
+                float want = value_at(p, t, (int64_t)(h * head + r) * s->kv_lora + c);
+                failed += check_near("up", fake_weight_row(l->latent_up, h, r)[c], want, 0);
+                if (r < s->nope)
+                    failed +=
+                        check_near("absorbed", fake_weight_row(l->latent_absorb, h, c)[r], want, 0);
+            }
     return failed;
+}
+
+static int check_latent(const Probe *p, int n, const LayerWeights *l)
+{
+    const MadeSpec *s = &p->m->spec;
+    bool low = s->q_lora > 0;
+    int failed = check_true("no heads", !l->qkv && !l->q_norm && !l->k_norm);
+    failed += check_layer_rows(p, n, "self_attn.q_a_proj.weight", l->q_a, low, 0);
+    failed +=
+        check_layer_vector(p, n, "self_attn.q_a_layernorm.weight", l->q_a_norm, low, s->q_lora);
+    failed += check_layer_rows(p, n, low ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight",
+                               l->q, true, 0);
+    failed += check_layer_rows(p, n, "self_attn.kv_a_proj_with_mqa.weight", l->kv_a, true, 0);
+    failed +=
+        check_layer_vector(p, n, "self_attn.kv_a_layernorm.weight", l->kv_a_norm, true, s->kv_lora);
+    return failed + check_latent_banks(p, n, l);
+}
+
+static int check_attention(const Probe *p, int n, const LayerWeights *l)
+{
+    const Arch *a = p->arch;
+    const MadeFamily *f = made_family(p->m->spec.family);
+    int failed = check_layer_vector(p, n, "input_layernorm.weight", l->attn_norm, true, a->hidden);
+    failed +=
+        check_layer_vector(p, n, "post_attention_layernorm.weight", l->ffn_norm, true, a->hidden);
+    failed += check_layer_rows(p, n, "self_attn.o_proj.weight", l->o, true, 0);
+    failed += check_layer_vector(p, n, "self_attn.o_proj.bias", l->o_bias, f->o_bias, a->hidden);
+    return failed + (f->latent ? check_latent(p, n, l) : check_heads(p, n, l));
 }
 
 /* What row r, column c of gate (0), up (1) or down (2) of an expert must be. */
@@ -167,17 +259,16 @@ static float expert_value(const Probe *p, int n, int expert, int which, int64_t 
         int64_t ins = which == 2 ? inter : hidden, outs = which == 2 ? hidden : 2 * inter;
         return value_at(p, tensor(p, name), (expert * ins + c) * outs + stored);
     }
+    const MadeFamily *f = made_family(s->family);
     int64_t ins = which == 2 ? inter : hidden;
-    if (s->stacked) {
+    if (s->stacked || f->stack[0]) {
         int64_t outs = which == 2 ? hidden : 2 * inter, stored = which == 1 ? inter + r : r;
-        snprintf(name, sizeof name, "layers.%d.mlp.experts.%s", n, bank);
+        const char *stack = f->stack[which == 2];
+        snprintf(name, sizeof name, "layers.%d.%s%s", n, stack ? "" : "mlp.experts.",
+                 stack ? stack : bank);
         return value_at(p, tensor(p, name), (expert * outs + stored) * ins + c);
     }
-    static const char *const qwen[] = {"gate_proj", "up_proj", "down_proj"};
-    static const char *const mixtral[] = {"w1", "w3", "w2"};
-    bool mix = strcmp(s->family, "mixtral") == 0;
-    snprintf(name, sizeof name, "layers.%d.%s.experts.%d.%s.weight", n,
-             mix ? "block_sparse_moe" : "mlp", expert, (mix ? mixtral : qwen)[which]);
+    snprintf(name, sizeof name, "layers.%d.%s%d.%s.weight", n, f->experts, expert, f->proj[which]);
     return value_at(p, tensor(p, name), r * ins + c);
 }
 
@@ -224,33 +315,61 @@ static int check_experts(const Probe *p, int n, const FfnSpec *f)
     return failed;
 }
 
+/* A FFN that every token goes through, of the names PREFIX gate_proj.weight. */
+static int check_ffn(const Probe *p, int n, const char *prefix, const FfnSpec *f, int64_t inter)
+{
+    char name[100];
+    int failed = check_int("width", f->inter, inter);
+    snprintf(name, sizeof name, "%sgate_proj.weight", prefix);
+    failed += check_layer_rows(p, n, name, f->w13, true, 0);
+    snprintf(name, sizeof name, "%sup_proj.weight", prefix);
+    failed += check_layer_rows(p, n, name, f->w13, true, inter);
+    snprintf(name, sizeof name, "%sdown_proj.weight", prefix);
+    return failed + check_layer_rows(p, n, name, f->w2, true, 0);
+}
+
+static int check_sparse(const Probe *p, int n, const LayerWeights *l)
+{
+    const MadeSpec *s = &p->m->spec;
+    const MadeFamily *f = made_family(s->family);
+    bool renamed = s->stacked && strcmp(s->family, "mixtral") == 0;
+    int failed =
+        check_layer_rows(p, n, renamed ? "mlp.gate.weight" : f->router, l->router, true, 0);
+    failed += check_layer_vector(p, n, "mlp.router.bias", l->router_bias,
+                                 strcmp(s->family, "gpt_oss") == 0, s->experts);
+    failed += check_layer_vector(p, n, f->correction ? f->correction : "correction",
+                                 l->router_correction, f->correction, s->experts);
+    if (f->shared && s->n_shared)
+        failed += check_ffn(p, n, f->shared, &l->shared, (int64_t)s->n_shared * s->inter);
+    else
+        failed += check_true("no shared experts", !l->shared.w13 && !l->shared.w2);
+    failed +=
+        check_layer_rows(p, n, "mlp.shared_expert_gate.weight", l->shared_gate, f->shared_gate, 0);
+    failed += check_true("no dense FFN", !l->dense.w13 && !l->dense.w2);
+    return failed + check_experts(p, n, &l->experts);
+}
+
 static int check_layer(const Probe *p, int n)
 {
     const LayerWeights *l = &p->w->layers[n];
-    const MadeSpec *s = &p->m->spec;
-    char name[100];
     int failed = check_attention(p, n, l);
-    if (n == s->dense_layer) {
-        snprintf(name, sizeof name, "layers.%d.mlp.gate_proj.weight", n);
-        failed += check_rows(p, name, l->dense.w13, 0, 0);
-        snprintf(name, sizeof name, "layers.%d.mlp.up_proj.weight", n);
-        failed += check_rows(p, name, l->dense.w13, 0, 2 * s->inter);
-        snprintf(name, sizeof name, "layers.%d.mlp.down_proj.weight", n);
-        failed += check_rows(p, name, l->dense.w2, 0, 0);
-        failed += check_int("dense width", l->dense.inter, 2 * s->inter);
-        return failed + check_true("no experts", !l->experts.w13 && !l->router);
-    }
-    bool oss = strcmp(s->family, "gpt_oss") == 0, mixtral = strcmp(s->family, "mixtral") == 0;
-    snprintf(name, sizeof name, "layers.%d.%s.weight", n,
-             oss                      ? "mlp.router"
-             : mixtral && !s->stacked ? "block_sparse_moe.gate"
-                                      : "mlp.gate");
-    failed += check_rows(p, name, l->router, 0, 0);
-    snprintf(name, sizeof name, "layers.%d.mlp.router.bias", n);
-    failed += oss ? check_vector(p, name, l->router_bias, s->experts)
-                  : check_true("no router bias", !l->router_bias);
-    failed += check_true("no dense FFN", !l->dense.w13);
-    return failed + check_experts(p, n, &l->experts);
+    if (p->arch->layers[n].moe)
+        return failed + check_sparse(p, n, l);
+    failed += check_ffn(p, n, "mlp.", &l->dense, 2 * p->m->spec.inter);
+    return failed + check_true("nothing sparse", !l->experts.w13 && !l->router && !l->shared.w13 &&
+                                                     !l->shared_gate && !l->router_correction);
+}
+
+/* As the spec has it, in the two ways that families say it. */
+static int check_dense_layers(const MadeSpec *s, const Arch *a)
+{
+    const MadeFamily *f = made_family(s->family);
+    int failed = 0;
+    for (int n = 0; n < a->n_layers; n++)
+        failed += check_int("dense", !a->layers[n].moe,
+                            f->no_experts || n == s->dense_layer ||
+                                (f->first_dense && n < s->dense_layer));
+    return failed;
 }
 
 /* Loads dir as rank of n_ranks and compares everything; adds to the counts. */
@@ -291,9 +410,16 @@ static void sum_bytes(const MadeModel *m, int64_t *experts, int64_t *dense)
 {
     *experts = *dense = 0;
     for (int i = 0; i < m->n; i++)
-        *(strstr(m->tensors[i].name, ".experts.") ? experts : dense) += m->tensors[i].bytes;
+        *(strstr(m->tensors[i].name, ".experts.") || strstr(m->tensors[i].name, "put_linear.")
+              ? experts
+              : dense) += m->tensors[i].bytes;
     if (m->spec.tied)
         *dense += m->tensors[0].bytes; /* embed_tokens, read for the head as well */
+    for (int i = 0; i < m->n; i++) {   /* its k_nope rows are read for both banks */
+        const MadeSpec *s = &m->spec;
+        if (strstr(m->tensors[i].name, "kv_b_proj"))
+            *dense += m->tensors[i].bytes / (s->nope + s->v_dim) * s->nope;
+    }
 }
 
 static int check_spec(const MadeSpec *spec, const char *dir)
@@ -309,6 +435,7 @@ static int check_spec(const MadeSpec *spec, const char *dir)
         arch_load(dir, NULL, 0, &arch, &gen, &e) != ST_OK)
         return check_str(spec->family, e.text, "");
     int64_t experts, dense;
+    failed += check_dense_layers(spec, &arch);
     sum_bytes(&m, &experts, &dense);
     for (int n_ranks = 1; n_ranks <= 7; n_ranks += n_ranks < 3 ? 1 : 4) {
         int64_t bytes_read = 0;
@@ -400,9 +527,12 @@ static int check_two_layouts(const char *shared)
 
 int main(void)
 {
-    static const char *const references[] = {"goldens/qwen3_moe-bf16", "goldens/mixtral-bf16",
-                                             "goldens/gpt_oss-bf16", "goldens/gpt_oss-mxfp4",
-                                             "models/storyteller-qwen3_moe"};
+    static const char *const references[] = {
+        "goldens/qwen3_moe-bf16", "goldens/mixtral-bf16",        "goldens/gpt_oss-bf16",
+        "goldens/gpt_oss-mxfp4",  "goldens/deepseek_v3-bf16",    "goldens/deepseek_v2-bf16",
+        "goldens/glm4_moe-bf16",  "goldens/minimax_m2-bf16",     "goldens/qwen2_moe-bf16",
+        "goldens/olmoe-bf16",     "goldens/granitemoe-bf16",     "goldens/llama-bf16",
+        "goldens/qwen3-bf16",     "models/storyteller-qwen3_moe"};
     const char *dir = "model";
     int failed = 0;
     temp_dir_enter();

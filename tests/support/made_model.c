@@ -4,9 +4,9 @@
 #include "io/file.h"
 #include "io/strbuf.h"
 #include "quant/tensor.h"
+#include "tests/support/made_family.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,156 +55,6 @@ void made_remove(MadeModel *m, const char *name)
         return;
     memmove(t, t + 1, (size_t)(m->tensors + m->n - (t + 1)) * sizeof *t);
     m->n--;
-}
-
-/* Adds tensors; ok turns false when memory runs out, and is looked at once, at the end. */
-typedef struct Maker {
-    MadeModel *m;
-    bool ok;
-} Maker;
-
-__attribute__((format(printf, 7, 8))) static void add(Maker *k, int64_t d0, int64_t d1, int64_t d2,
-                                                      float mean, float std, const char *fmt, ...)
-{
-    char name[100], full[120];
-    int64_t shape[] = {d0, d1, d2};
-    const MadeSpec *s = &k->m->spec;
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(name, sizeof name, fmt, args);
-    va_end(args);
-    bool bare = s->no_prefix || strcmp(name, "lm_head.weight") == 0;
-    snprintf(full, sizeof full, "%s%s", bare ? "" : "model.", name);
-    MadeTensor *t = made_add(k->m, full, s->dtype, d2 ? 3 : d1 ? 2 : 1, shape, std);
-    k->ok &= t != NULL;
-    if (t)
-        t->mean = mean;
-}
-
-/* Codes [experts, rows, cols/32, 16] and scales [experts, rows, cols/32] of standard deviation std.
- */
-static void add_mxfp4(Maker *k, int layer, const char *what, int64_t rows, int64_t cols, float std)
-{
-    const MadeSpec *s = &k->m->spec;
-    int64_t shape[] = {s->experts, rows, cols / 32, 16};
-    char name[120];
-    const char *prefix = s->no_prefix ? "" : "model.";
-    snprintf(name, sizeof name, "%slayers.%d.mlp.experts.%s_blocks", prefix, layer, what);
-    MadeTensor *t = made_add(k->m, name, DTYPE_U8, 4, shape, 0);
-    k->ok &= t != NULL;
-    if (t)
-        t->kind = MADE_CODES;
-    snprintf(name, sizeof name, "%slayers.%d.mlp.experts.%s_scales", prefix, layer, what);
-    t = made_add(k->m, name, DTYPE_U8, 3, shape, 0);
-    k->ok &= t != NULL;
-    if (t) {
-        t->kind = MADE_SCALES;
-        /* Uniform codes have a root mean square of 2.93. */
-        t->middle = (uint8_t)(127 + (int)lround(log2(std / 2.93)));
-    }
-}
-
-static float per_input(int64_t n_inputs)
-{
-    return (float)(1 / sqrt((double)n_inputs));
-}
-
-static void add_attention(Maker *k, int n)
-{
-    const MadeSpec *s = &k->m->spec;
-    int64_t h = s->hidden, q = (int64_t)s->heads * s->head_dim,
-            kv = (int64_t)s->kv_heads * s->head_dim;
-    bool oss = strcmp(s->family, "gpt_oss") == 0;
-    add(k, h, 0, 0, 1, 0.1f, "layers.%d.input_layernorm.weight", n);
-    add(k, h, 0, 0, 1, 0.1f, "layers.%d.post_attention_layernorm.weight", n);
-    add(k, q, h, 0, 0, per_input(h), "layers.%d.self_attn.q_proj.weight", n);
-    add(k, kv, h, 0, 0, per_input(h), "layers.%d.self_attn.k_proj.weight", n);
-    add(k, kv, h, 0, 0, per_input(h), "layers.%d.self_attn.v_proj.weight", n);
-    add(k, h, q, 0, 0, per_input(q), "layers.%d.self_attn.o_proj.weight", n);
-    if (oss) {
-        add(k, q, 0, 0, 0, 0.1f, "layers.%d.self_attn.q_proj.bias", n);
-        add(k, kv, 0, 0, 0, 0.1f, "layers.%d.self_attn.k_proj.bias", n);
-        add(k, kv, 0, 0, 0, 0.1f, "layers.%d.self_attn.v_proj.bias", n);
-        add(k, h, 0, 0, 0, 0.1f, "layers.%d.self_attn.o_proj.bias", n);
-        add(k, s->heads, 0, 0, 0, 1, "layers.%d.self_attn.sinks", n);
-    }
-    if (strcmp(s->family, "qwen3_moe") == 0) {
-        add(k, s->head_dim, 0, 0, 1, 0.1f, "layers.%d.self_attn.q_norm.weight", n);
-        add(k, s->head_dim, 0, 0, 1, 0.1f, "layers.%d.self_attn.k_norm.weight", n);
-    }
-}
-
-static void add_oss_experts(Maker *k, int n)
-{
-    const MadeSpec *s = &k->m->spec;
-    int64_t h = s->hidden, i = s->inter, e = s->experts;
-    add(k, e, h, 0, 0, 2 * per_input(h), "layers.%d.mlp.router.weight", n);
-    add(k, e, 0, 0, 0, 0.1f, "layers.%d.mlp.router.bias", n);
-    if (s->mxfp4) {
-        add_mxfp4(k, n, "gate_up_proj", 2 * i, h, per_input(h));
-        add_mxfp4(k, n, "down_proj", h, i, per_input(i));
-    } else {
-        add(k, e, h, 2 * i, 0, per_input(h), "layers.%d.mlp.experts.gate_up_proj", n);
-        add(k, e, i, h, 0, per_input(i), "layers.%d.mlp.experts.down_proj", n);
-    }
-    add(k, e, 2 * i, 0, 0, 0.1f, "layers.%d.mlp.experts.gate_up_proj_bias", n);
-    add(k, e, h, 0, 0, 0.1f, "layers.%d.mlp.experts.down_proj_bias", n);
-}
-
-static void add_experts(Maker *k, int n)
-{
-    const MadeSpec *s = &k->m->spec;
-    int64_t h = s->hidden, i = s->inter, e = s->experts;
-    bool mixtral = strcmp(s->family, "mixtral") == 0;
-    const char *mlp = mixtral && !s->stacked ? "block_sparse_moe" : "mlp";
-    add(k, e, h, 0, 0, 2 * per_input(h), "layers.%d.%s.gate.weight", n, mlp);
-    if (s->stacked) {
-        add(k, e, 2 * i, h, 0, per_input(h), "layers.%d.mlp.experts.gate_up_proj", n);
-        add(k, e, h, i, 0, per_input(i), "layers.%d.mlp.experts.down_proj", n);
-        return;
-    }
-    for (int x = 0; x < s->experts; x++) {
-        add(k, i, h, 0, 0, per_input(h), "layers.%d.%s.experts.%d.%s.weight", n, mlp, x,
-            mixtral ? "w1" : "gate_proj");
-        add(k, i, h, 0, 0, per_input(h), "layers.%d.%s.experts.%d.%s.weight", n, mlp, x,
-            mixtral ? "w3" : "up_proj");
-        add(k, h, i, 0, 0, per_input(i), "layers.%d.%s.experts.%d.%s.weight", n, mlp, x,
-            mixtral ? "w2" : "down_proj");
-    }
-}
-
-static void add_dense(Maker *k, int n)
-{
-    const MadeSpec *s = &k->m->spec;
-    int64_t h = s->hidden, i = 2 * (int64_t)s->inter;
-    add(k, i, h, 0, 0, per_input(h), "layers.%d.mlp.gate_proj.weight", n);
-    add(k, i, h, 0, 0, per_input(h), "layers.%d.mlp.up_proj.weight", n);
-    add(k, h, i, 0, 0, per_input(i), "layers.%d.mlp.down_proj.weight", n);
-}
-
-Status made_create(const MadeSpec *spec, MadeModel *out, Err *e)
-{
-    *out = (MadeModel){.spec = *spec};
-    Maker k = {out, true};
-    add(&k, spec->vocab, spec->hidden, 0, 0, spec->tied ? per_input(spec->hidden) : 1,
-        "embed_tokens.weight");
-    for (int n = 0; n < spec->layers; n++) {
-        add_attention(&k, n);
-        if (strcmp(spec->family, "gpt_oss") == 0)
-            add_oss_experts(&k, n);
-        else if (n == spec->dense_layer)
-            add_dense(&k, n);
-        else
-            add_experts(&k, n);
-    }
-    add(&k, spec->hidden, 0, 0, 1, 0.1f, "norm.weight");
-    if (!spec->tied)
-        add(&k, spec->vocab, spec->hidden, 0, 0, per_input(spec->hidden), "lm_head.weight");
-    if (!k.ok) {
-        made_free(out);
-        return err_set(e, ST_MEMORY, "not enough memory for a list of tensors");
-    }
-    return ST_OK;
 }
 
 void made_free(MadeModel *m)
@@ -284,39 +134,6 @@ void made_fill(const MadeModel *m, const MadeTensor *t, int64_t first, int64_t n
 }
 
 /* --- files --- */
-
-static void add_config(const MadeSpec *s, StrBuf *b)
-{
-    bool oss = strcmp(s->family, "gpt_oss") == 0, qwen = strcmp(s->family, "qwen3_moe") == 0;
-    strbuf_fmt(
-        b,
-        "{\n  \"model_type\": \"%s\",\n  \"hidden_size\": %d,\n  \"num_hidden_layers\": %d,\n"
-        "  \"num_attention_heads\": %d,\n  \"num_key_value_heads\": %d,\n  \"head_dim\": %d,\n"
-        "  \"vocab_size\": %d,\n  \"max_position_embeddings\": 4096,\n"
-        "  \"num_experts_per_tok\": %d,\n  \"rms_norm_eps\": 1e-05,\n"
-        "  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": 0,\n  \"eos_token_id\": 1,\n",
-        s->family, s->hidden, s->layers, s->heads, s->kv_heads, s->head_dim, s->vocab, s->top_k,
-        s->tied ? "true" : "false");
-    strbuf_fmt(b, "  \"%s\": %d,\n", qwen ? "num_experts" : "num_local_experts", s->experts);
-    strbuf_fmt(b, "  \"%s\": %d,\n", qwen ? "moe_intermediate_size" : "intermediate_size",
-               s->inter);
-    if (qwen && s->dense_layer >= 0)
-        strbuf_fmt(b, "  \"intermediate_size\": %d,\n  \"mlp_only_layers\": [%d],\n", 2 * s->inter,
-                   s->dense_layer);
-    if (qwen)
-        strbuf_str(b, "  \"norm_topk_prob\": true,\n");
-    if (oss)
-        strbuf_str(b, "  \"attention_bias\": true,\n  \"sliding_window\": 128,\n"
-                      "  \"swiglu_limit\": 7.0,\n  \"rope_theta\": 150000,\n"
-                      "  \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 32.0, "
-                      "\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"truncate\": false, "
-                      "\"original_max_position_embeddings\": 4096},\n");
-    else
-        strbuf_str(b, "  \"rope_theta\": 1000000.0,\n");
-    if (s->mxfp4)
-        strbuf_str(b, "  \"quantization_config\": {\"quant_method\": \"mxfp4\"},\n");
-    strbuf_str(b, "  \"hidden_act\": \"silu\"\n}\n");
-}
 
 static Status write_text(const char *dir, const char *name, const StrBuf *b, Err *e)
 {
@@ -432,7 +249,7 @@ Status made_write(MadeModel *m, const char *dir, int64_t part_bytes, Err *e)
 {
     StrBuf config = {0};
     char name[64];
-    add_config(&m->spec, &config);
+    made_config(&m->spec, &config);
     Status st = write_text(dir, "config.json", &config, e);
     strbuf_free(&config);
     int n_parts = deal(m, part_bytes);

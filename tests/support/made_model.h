@@ -13,15 +13,19 @@
 #include <stdint.h>
 
 typedef struct MadeSpec {
-    const char *family; /* "qwen3_moe", "mixtral" or "gpt_oss" */
+    const char *family; /* one of made_family.c */
     int hidden, inter, experts, top_k, layers, vocab, heads, kv_heads, head_dim;
     TensorDtype dtype; /* DTYPE_BF16, DTYPE_F16 or DTYPE_F32 */
     bool mxfp4;        /* experts of gpt_oss, in the published layout */
     bool stacked;      /* experts of the others as [E, 2 inter, hidden] */
     bool tied;         /* no lm_head.weight */
     bool no_prefix;    /* names without "model." */
-    int dense_layer;   /* qwen3_moe: index of a layer that is dense, of width 2 * inter; -1: none */
+    int dense_layer;   /* a layer that is dense, of width 2 * inter; -1: none. Where the first ones
+                          are dense, it is the last of them. */
     uint64_t seed;
+    int q_lora, kv_lora, nope, rope, v_dim; /* latent attention; q_lora 0: one matrix */
+    int n_shared;                           /* shared experts, of inter each */
+    int n_group, topk_group;                /* of experts; 0: no groups */
 } MadeSpec;
 
 typedef enum MadeKind { MADE_NORMAL, MADE_CODES, MADE_SCALES } MadeKind;
