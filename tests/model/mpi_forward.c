@@ -149,7 +149,9 @@ static int compare_model(Comm *comm, const char *dir, const char *name)
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"qwen3_moe-bf16", "mixtral-bf16", "gpt_oss-bf16", "gpt_oss-mxfp4"};
+    static const char *const names[] = {"qwen3_moe-bf16", "mixtral-bf16",    "gpt_oss-bf16", "gpt_oss-mxfp4", "glm4_moe-bf16",
+                                        "minimax_m2-bf16", "qwen2_moe-bf16", "olmoe-bf16",  "granitemoe-bf16", "llama-bf16",
+                                        "qwen3-bf16"};
     const char *shared = test_shared();
     Comm comm;
     Err e;
