@@ -6,6 +6,7 @@
 int cmd_run(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_perplexity(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_version(void);
 

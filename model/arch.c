@@ -156,6 +156,18 @@ static Status find_family(const cJSON *c, Arch *a, Err *e)
     return ST_OK;
 }
 
+enum { N_TABLES = 5 };
+
+/* Which keys may stand in the object that describes a model of this family, or around it. */
+static void key_tables(const Family *f, const char *const **tables)
+{
+    tables[0] = f->wrapper ? wrapper_understood : common_understood;
+    tables[1] = f->wrapper ? wrapper_understood : rope_keys;
+    tables[2] = common_harmless;
+    tables[3] = f->understood;
+    tables[4] = f->harmless;
+}
+
 /* Checks the keys around the model of a wrapper, takes what they say of it, and goes on to its
  * text_config. *model is the object that describes the model. */
 static Status unwrap(const cJSON *c, const char *const *accept, int n_accept, const cJSON **model,
@@ -165,9 +177,9 @@ static Status unwrap(const cJSON *c, const char *const *accept, int n_accept, co
     TRY(find_family(c, a, e));
     if (!a->family->wrapper)
         return ST_OK;
-    const char *const *tables[] = {wrapper_understood, common_harmless, a->family->understood,
-                                   a->family->harmless};
-    TRY(config_check_keys(c, tables, sizeof tables / sizeof *tables, accept, n_accept, e));
+    const char *const *tables[N_TABLES];
+    key_tables(a->family, tables);
+    TRY(config_check_keys(c, tables, N_TABLES, accept, n_accept, e));
     TRY(family_check_quantization(c, NULL, e));
     *model = config_get(c, "text_config");
     if (!cJSON_IsObject(*model))
@@ -182,9 +194,9 @@ static Status unwrap(const cJSON *c, const char *const *accept, int n_accept, co
 
 static Status parse_model(const cJSON *c, const char *const *accept, int n_accept, Arch *a, Err *e)
 {
-    const char *const *tables[] = {common_understood, common_harmless, rope_keys,
-                                   a->family->understood, a->family->harmless};
-    TRY(config_check_keys(c, tables, sizeof tables / sizeof *tables, accept, n_accept, e));
+    const char *const *tables[N_TABLES];
+    key_tables(a->family, tables);
+    TRY(config_check_keys(c, tables, N_TABLES, accept, n_accept, e));
     TRY(parse_sizes(c, a, e));
     TRY(parse_tokens(c, a, e));
     TRY(prepare(a, e));
@@ -277,6 +289,46 @@ fail:
     free(config);
     free(generation);
     return st;
+}
+
+static void list_keys(const cJSON *c, const char *prefix, StrBuf *out)
+{
+    const char *const *tables[N_TABLES];
+    const char *type = "";
+    Err ignored;
+    StrBuf keys = {0};
+    const Family *f =
+        config_string(c, "model_type", &type, &ignored) == ST_OK ? family_find(type) : NULL;
+    if (!f)
+        return;
+    key_tables(f, tables);
+    config_list_unknown(c, tables, N_TABLES, &keys);
+    for (char *line = keys.data, *end; line && (end = strchr(line, '\n')); line = end + 1)
+        strbuf_fmt(out, "%s%.*s\n", prefix, (int)(end - line), line);
+    out->failed |= keys.failed;
+    strbuf_free(&keys);
+    const cJSON *inner = config_get(c, "text_config");
+    if (f->wrapper && cJSON_IsObject(inner) && !*prefix)
+        list_keys(inner, "text_config.", out);
+}
+
+Status arch_unknown_keys(const char *dir, StrBuf *out, Err *e)
+{
+    char path[FILE_PATH_MAX], *text = NULL;
+    size_t len;
+    cJSON *c = NULL;
+    TRY(file_join(path, dir, "config.json", e));
+    TRY(file_read(path, CONFIG_BYTES, &text, &len, e));
+    Status st = config_parse(text, len, &c, e);
+    if (st == ST_OK)
+        list_keys(c, "", out);
+    else
+        err_in(e, "%s", path);
+    cJSON_Delete(c);
+    free(text);
+    return st == ST_OK && out->failed
+               ? err_set(e, ST_MEMORY, "not enough memory for a list of keys")
+               : st;
 }
 
 void arch_free(Arch *a)

@@ -6,6 +6,7 @@
 #define MB_MODEL_ARCH_H
 
 #include "io/err.h"
+#include "io/strbuf.h"
 #include "kernels/backend.h"
 
 #include <stdbool.h>
@@ -83,6 +84,9 @@ Status arch_load(const char *dir, const char *const *accept, int n_accept, Arch 
 /* The same from the bytes of the two files; generation NULL: there is none. */
 Status arch_parse(const char *config, size_t config_len, const char *generation, size_t generation_len,
                   const char *const *accept, int n_accept, Arch *out, GenerationDefaults *gen, Err *e);
+/* The keys of DIR/config.json that are neither understood nor known to be harmless, and are accepted because they are empty:
+ * one a line onto *out, those of a wrapped model with "text_config." in front. */
+Status arch_unknown_keys(const char *dir, StrBuf *out, Err *e);
 void arch_free(Arch *a); /* all zero is fine, and so is twice */
 
 /* cos and sin for positions 0 .. n_positions-1: table [n_positions, rotary_dim] as RopeSpec wants it. */

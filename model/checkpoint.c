@@ -24,11 +24,12 @@ typedef enum DtypeSet {
 
 static const struct {
     unsigned mask;
+    int per_element; /* weights */
     const char *text;
 } dtype_sets[] = {
-    [WEIGHTS] = {1u << DTYPE_BF16 | 1u << DTYPE_F16 | 1u << DTYPE_F32, "BF16, F16 or F32"},
-    [CODES] = {1u << DTYPE_U8 | 1u << DTYPE_I8, "U8"},
-    [SCALES] = {1u << DTYPE_U8 | 1u << DTYPE_I8 | 1u << DTYPE_F8_E8M0, "U8 or F8_E8M0"},
+    [WEIGHTS] = {1u << DTYPE_BF16 | 1u << DTYPE_F16 | 1u << DTYPE_F32, 1, "BF16, F16 or F32"},
+    [CODES] = {1u << DTYPE_U8 | 1u << DTYPE_I8, 2, "U8"},
+    [SCALES] = {1u << DTYPE_U8 | 1u << DTYPE_I8 | 1u << DTYPE_F8_E8M0, 0, "U8 or F8_E8M0"},
 };
 
 typedef struct Binder {
@@ -36,7 +37,7 @@ typedef struct Binder {
     Checkpoint *c;
     NameTable canonical; /* of c->files.entries, in the same order */
     Arena arena;
-    unsigned char *used;         /* [files.n] */
+    bool in_experts;             /* what is bound now belongs to routed experts */
     char prefix[NAME_MAX_BYTES]; /* in front of "embed_tokens.weight" in these files */
     Err *e;
 } Binder;
@@ -156,7 +157,8 @@ static Status bind_name(Binder *b, const char *name, DtypeSet set, Shape shape,
     if (i < 0)
         return missing(b, name, set, shape);
     TRY(check_tensor(b, b->c->files.entries[i], set, shape));
-    b->used[i] = 1;
+    b->c->use[i] = (TensorUse){
+        .bound = true, .expert = b->in_experts, .per_element = dtype_sets[set].per_element};
     *out = b->c->files.entries[i];
     return ST_OK;
 }
@@ -403,7 +405,10 @@ static Status bind_layer(Binder *b, int n, LayerTensors *t)
         TRY(bind_ffn(b, n, names->shared, a->shared_inter, &t->shared));
     if (a->shared_gate)
         TRY(bind(b, n, names->shared_gate, SHAPE2(1, a->hidden), &t->shared_gate));
-    return bind_experts(b, n, &t->experts);
+    b->in_experts = true;
+    TRY(bind_experts(b, n, &t->experts));
+    b->in_experts = false;
+    return ST_OK;
 }
 
 /* --- the whole --- */
@@ -417,15 +422,7 @@ static Status bind_head(Binder *b)
         return bind_name(b, "lm_head.weight", WEIGHTS, shape, &c->head);
     c->head = c->embed;
     int i = find(b, "lm_head.weight");
-    if (i < 0)
-        return ST_OK;
-    const TensorEntry *head = c->files.entries[i];
-    if (head->dtype != c->embed->dtype || head->bytes != c->embed->bytes ||
-        memcmp(head->data, c->embed->data, (size_t)head->bytes) != 0)
-        log_warn_once(
-            "%s: tensor \"%s\" differs from the embedding, which tie_word_embeddings says "
-            "is used in its place",
-            tensor_set_file(&c->files, head), head->name);
+    c->unused_head = i < 0 ? NULL : c->files.entries[i];
     return ST_OK;
 }
 
@@ -470,11 +467,11 @@ static Status account(Binder *b)
     for (int i = 0; i < c->files.n; i++) {
         const TensorEntry *t = c->files.entries[i];
         char shape[160];
-        if (b->used[i])
+        if (c->use[i].bound)
             continue;
-        c->skipped[i] = reason_to_skip(b->arch, b->canonical.names[i]);
+        c->use[i].skipped = reason_to_skip(b->arch, b->canonical.names[i]);
         c->n_skipped++;
-        if (c->skipped[i])
+        if (c->use[i].skipped)
             continue;
         tensor_shape_text(shape, sizeof shape, t->n_dims, t->shape);
         return err_set(b->e, ST_INPUT,
@@ -508,16 +505,14 @@ Status checkpoint_open(const char *dir, const Arch *arch, Checkpoint *out, Err *
     TRY_GOTO(tensor_set_open(dir, &out->files, e));
     out->n_layers = arch->n_layers;
     out->layers = calloc((size_t)arch->n_layers, sizeof *out->layers);
-    out->skipped = calloc((size_t)out->files.n + 1, sizeof *out->skipped);
-    b.used = calloc((size_t)out->files.n + 1, 1);
-    if (!out->layers || !out->skipped || !b.used) {
+    out->use = calloc((size_t)out->files.n + 1, sizeof *out->use);
+    if (!out->layers || !out->use) {
         st = err_set(e, ST_MEMORY, "not enough memory for %d tensors", out->files.n);
         goto fail;
     }
     TRY_GOTO(index_names(&b));
     TRY_GOTO(bind_all(&b));
 fail:
-    free(b.used);
     name_table_free(&b.canonical);
     arena_free(&b.arena);
     if (st != ST_OK)
@@ -525,12 +520,23 @@ fail:
     return st;
 }
 
+void checkpoint_check_tied(const Checkpoint *c)
+{
+    const TensorEntry *head = c->unused_head;
+    if (!head || (head->dtype == c->embed->dtype && head->bytes == c->embed->bytes &&
+                  memcmp(head->data, c->embed->data, (size_t)head->bytes) == 0))
+        return;
+    log_warn_once("%s: tensor \"%s\" differs from the embedding, which tie_word_embeddings says "
+                  "is used in its place",
+                  tensor_set_file(&c->files, head), head->name);
+}
+
 void checkpoint_close(Checkpoint *c)
 {
     for (int n = 0; c->layers && n < c->n_layers; n++)
         free(c->layers[n].experts.gate);
     free(c->layers);
-    free(c->skipped);
+    free(c->use);
     tensor_set_close(&c->files);
     *c = (Checkpoint){0};
 }

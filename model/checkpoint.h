@@ -45,18 +45,29 @@ typedef struct LayerTensors {
     ExpertTensors experts; /* and its routed ones */
 } LayerTensors;
 
+/* What became of a tensor of the files. */
+typedef struct TensorUse {
+    const char *skipped; /* why it is not used; NULL: it is */
+    bool bound, expert;  /* has a place; among the routed experts */
+    int per_element;     /* weights in each element: 2 in packed 4-bit codes, 0 in scales */
+} TensorUse;
+
 typedef struct Checkpoint {
     TensorSet files;
-    const TensorEntry *embed, *head, *final_norm; /* tied: head is embed */
+    const TensorEntry *embed, *head, *final_norm; /* tied: head is embed, */
+    const TensorEntry *unused_head;               /* and here is the head that lies beside it */
     LayerTensors *layers;                         /* [n_layers] */
     int n_layers;
-    const char **skipped; /* [files.n] why a tensor is not used, or NULL for those that are */
+    TensorUse *use; /* [files.n] */
     int n_skipped;
 } Checkpoint;
 
 /* Not collective. Messages name file, tensor and expectation. arch must outlive nothing: what is
  * needed is copied. */
 Status checkpoint_open(const char *dir, const Arch *arch, Checkpoint *out, Err *e);
+/* Warns where the files of a tied model hold another head: a file whose config.json is wrong looks
+ * like that. Reads both. */
+void checkpoint_check_tied(const Checkpoint *c);
 void checkpoint_close(Checkpoint *c); /* all zero is fine, and so is twice */
 
 #endif

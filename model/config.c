@@ -229,16 +229,22 @@ bool config_key_in(const char *key, const char *const *table)
     return listed(table, -1, NULL, key);
 }
 
+static bool in_tables(const char *const *const *tables, int n_tables, const char *outer,
+                      const char *key)
+{
+    bool known = false;
+    for (int t = 0; t < n_tables && !known; t++)
+        known = listed(tables[t], -1, outer, key);
+    return known;
+}
+
 static Status check_keys(const cJSON *object, const char *outer, const char *const *const *tables,
                          int n_tables, const char *const *accept, int n_accept, Err *e)
 {
     for (const cJSON *v = object->child; v; v = v->next) {
-        bool known = listed(accept, n_accept, outer, v->string);
-        if (known || config_is_empty(v))
+        if (listed(accept, n_accept, outer, v->string) || config_is_empty(v))
             continue;
-        for (int t = 0; t < n_tables && !known; t++)
-            known = listed(tables[t], -1, outer, v->string);
-        if (!known)
+        if (!in_tables(tables, n_tables, outer, v->string))
             return err_set(e, ST_INPUT,
                            "unknown key \"%s%s%s\": it may change results; "
                            "--accept-config-key %s%s%s goes on without it",
@@ -254,4 +260,21 @@ Status config_check_keys(const cJSON *config, const char *const *const *tables, 
                          const char *const *accept, int n_accept, Err *e)
 {
     return check_keys(config, NULL, tables, n_tables, accept, n_accept, e);
+}
+
+static void list_unknown(const cJSON *object, const char *outer, const char *const *const *tables,
+                         int n_tables, StrBuf *out)
+{
+    for (const cJSON *v = object->child; v; v = v->next) {
+        if (config_is_empty(v) && !in_tables(tables, n_tables, outer, v->string))
+            strbuf_fmt(out, "%s%s%s\n", outer ? outer : "", outer ? "." : "", v->string);
+        if (!outer && cJSON_IsObject(v))
+            list_unknown(v, v->string, tables, n_tables, out);
+    }
+}
+
+void config_list_unknown(const cJSON *config, const char *const *const *tables, int n_tables,
+                         StrBuf *out)
+{
+    list_unknown(config, NULL, tables, n_tables, out);
 }

@@ -5,6 +5,7 @@
 #define MB_MODEL_CONFIG_H
 
 #include "io/err.h"
+#include "io/strbuf.h"
 
 #include <cjson/cJSON.h>
 #include <stdbool.h>
@@ -46,5 +47,9 @@ bool config_key_in(const char *key, const char *const *table);
  * whatever is inside. */
 Status config_check_keys(const cJSON *config, const char *const *const *tables, int n_tables,
                          const char *const *accept, int n_accept, Err *e);
+
+/* The keys that config_check_keys lets pass only because they are empty, one a line, onto *out. */
+void config_list_unknown(const cJSON *config, const char *const *const *tables, int n_tables,
+                         StrBuf *out);
 
 #endif

@@ -448,6 +448,7 @@ Status weights_load(const char *dir, const Arch *arch, const Placement *placemen
     if (arch->router.n_experts > 0)
         l.n_local = placement->n_local[rank];
     TRY_GOTO(checkpoint_open(dir, arch, &c, e));
+    checkpoint_check_tied(&c);
     out->layers = calloc((size_t)arch->n_layers, sizeof *out->layers);
     if (!out->layers) {
         st = err_set(e, ST_MEMORY, "not enough memory for %d layers", arch->n_layers);

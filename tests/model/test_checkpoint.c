@@ -324,7 +324,8 @@ static int check_case(const Case *c, const char *dir)
         failed += check_int(c->name, cp.n_skipped, c->edit == ADD);
         for (int i = 0; i < cp.files.n; i++)
             if (strcmp(cp.files.entries[i]->name, c->tensor) == 0)
-                failed += check_int("skipped for a reason", cp.skipped[i] != NULL, c->edit == ADD);
+                failed +=
+                    check_int("skipped for a reason", cp.use[i].skipped != NULL, c->edit == ADD);
     }
     checkpoint_close(&cp);
     arch_free(&arch);
@@ -357,6 +358,8 @@ static int check_tied(const char *dir)
             arch_load(dir, NULL, 0, &arch, &gen, &e) != ST_OK ||
             checkpoint_open(dir, &arch, &c, &e) != ST_OK)
             return check_str("tied", e.text, "");
+        failed += check_int("opening reads headers only", log_warnings() - before, 0);
+        checkpoint_check_tied(&c);
         failed +=
             check_int(differs ? "another head" : "the same head", log_warnings() - before, differs);
         failed += check_true("the embedding is used", c.head == c.embed);

@@ -57,6 +57,19 @@ static const MadeFamily families[] = {
      .config = "  \"routed_scaling_factor\": 2.5,\n  \"scoring_func\": \"sigmoid\",\n"
                "  \"topk_method\": \"noaux_tc\",\n  \"norm_topk_prob\": true,\n" YARN(
                    "type", "40", "\"mscale\": 1.0, \"mscale_all_dim\": 1.0")},
+    {.name = "kimi_k2",
+     .latent = true,
+     .first_dense = true,
+     .router = "mlp.gate.weight",
+     .correction = "mlp.gate.e_score_correction_bias",
+     .experts = "mlp.experts.",
+     .proj = PROJ,
+     .shared = "mlp.shared_experts.",
+     .n_experts_key = "n_routed_experts",
+     .inter_key = "moe_intermediate_size",
+     .config = "  \"routed_scaling_factor\": 2.5,\n  \"scoring_func\": \"sigmoid\",\n"
+               "  \"topk_method\": \"noaux_tc\",\n  \"norm_topk_prob\": true,\n" YARN(
+                   "type", "40", "\"mscale\": 1.0, \"mscale_all_dim\": 1.0")},
     {.name = "deepseek_v2",
      .latent = true,
      .first_dense = true,
@@ -127,6 +140,11 @@ const MadeFamily *made_family(const char *name)
         if (strcmp(families[i].name, name) == 0)
             return &families[i];
     return NULL;
+}
+
+static int64_t dense_width(const MadeSpec *s)
+{
+    return s->dense_inter ? s->dense_inter : 2 * (int64_t)s->inter;
 }
 
 static bool is_dense(const MadeFamily *f, const MadeSpec *s, int layer)
@@ -332,7 +350,7 @@ Status made_create(const MadeSpec *spec, MadeModel *out, Err *e)
         else
             add_heads(&k, n);
         if (is_dense(k.family, spec, n))
-            add_ffn(&k, n, "mlp.", 2 * (int64_t)spec->inter);
+            add_ffn(&k, n, "mlp.", dense_width(spec));
         else
             add_sparse(&k, n);
     }
@@ -372,7 +390,7 @@ static void put_experts(const MadeFamily *f, const MadeSpec *s, StrBuf *b)
         strbuf_fmt(b, "  \"num_experts_per_tok\": %d,\n  \"%s\": %d,\n  \"%s\": %d,\n", s->top_k,
                    f->n_experts_key, s->experts, f->inter_key, s->inter);
     if (wide)
-        strbuf_fmt(b, "  \"intermediate_size\": %d,\n", 2 * s->inter);
+        strbuf_fmt(b, "  \"intermediate_size\": %lld,\n", (long long)dense_width(s));
     if (f->first_dense)
         strbuf_fmt(b, "  \"first_k_dense_replace\": %d,\n  \"n_shared_experts\": %d,\n",
                    s->dense_layer + 1, s->n_shared);

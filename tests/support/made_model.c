@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* --- what there is --- */
 
@@ -168,9 +169,23 @@ static void add_header(const MadeModel *m, int part, StrBuf *b)
         strbuf_str(b, " ");
 }
 
+/* As long as with data, but without any. */
+static Status write_hole(const MadeModel *m, int part, FILE *f, const char *path, Err *e)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < m->n; i++)
+        bytes += m->tensors[i].part == part ? m->tensors[i].bytes : 0;
+    long at = fflush(f) == 0 ? ftell(f) : -1;
+    if (at < 0 || ftruncate(fileno(f), at + bytes) != 0)
+        return err_errno(e, "%s", path);
+    return ST_OK;
+}
+
 static Status write_data(const MadeModel *m, int part, FILE *f, const char *path, Err *e)
 {
     enum { PIECE = 1 << 20 };
+    if (m->hollow)
+        return write_hole(m, part, f, path, e);
     uint8_t *piece = malloc(PIECE);
     Status st = piece ? ST_OK : err_set(e, ST_MEMORY, "not enough memory for %d bytes", PIECE);
     for (int i = 0; i < m->n && st == ST_OK; i++) {

@@ -26,6 +26,7 @@ typedef struct MadeSpec {
     int q_lora, kv_lora, nope, rope, v_dim; /* latent attention; q_lora 0: one matrix */
     int n_shared;                           /* shared experts, of inter each */
     int n_group, topk_group;                /* of experts; 0: no groups */
+    int dense_inter;                        /* width of dense layers; 0: 2 * inter */
 } MadeSpec;
 
 typedef enum MadeKind { MADE_NORMAL, MADE_CODES, MADE_SCALES } MadeKind;
@@ -46,6 +47,7 @@ typedef struct MadeModel {
     MadeSpec spec;
     MadeTensor *tensors; /* [n]; tests edit them before writing */
     int n, cap;
+    bool hollow; /* files get their headers and sizes, and holes in place of data */
 } MadeModel;
 
 Status made_create(const MadeSpec *spec, MadeModel *out, Err *e);

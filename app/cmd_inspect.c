@@ -1,0 +1,280 @@
+/* app/cmd_inspect.c - moebatch inspect: what a checkpoint is, and what each rank would hold of it.
+ * Reads headers only, and starts no ranks. */
+#include "app/commands.h"
+#include "app/job_options.h"
+#include "io/strbuf.h"
+#include "model/family.h"
+#include "model/inspect.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- for people --- */
+
+/* value in the largest of its units that leaves it at least 1. */
+typedef struct Sized {
+    char text[24];
+} Sized;
+
+static Sized sized(int64_t value, const char *const *units)
+{
+    double v = (double)value;
+    int i = 0;
+    Sized out;
+    for (; v >= 999.995 && units[i + 1]; i++)
+        v /= 1000;
+    snprintf(out.text, sizeof out.text, i == 0 ? "%.0f %s" : "%.2f %s", v, units[i]);
+    return out;
+}
+
+static Sized in_bytes(int64_t bytes)
+{
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB", NULL};
+    return sized(bytes, units);
+}
+
+static Sized in_words(int64_t count)
+{
+    static const char *const units[] = {"", "thousand", "million", "billion", NULL};
+    return sized(count, units);
+}
+
+static void print_attention(const Arch *a)
+{
+    const LatentSpec *l = &a->latent;
+    if (a->attn == ATTN_HEADS) {
+        printf("attention   %d heads of %d, %d for keys and values\n", a->n_heads, a->head_dim,
+               a->n_kv_heads);
+        return;
+    }
+    printf("attention   latent: %d heads of %d + %d, values of %d, from %d values per token",
+           a->n_heads, l->nope_dim, l->rope_dim, l->v_dim, l->latent_dim + l->rope_dim);
+    if (a->q_lora > 0)
+        printf("; queries from %d", a->q_lora);
+    putchar('\n');
+}
+
+static void print_experts(const Inspection *s)
+{
+    const Arch *a = &s->arch;
+    if (s->n_sparse > 0)
+        printf("experts     %d of %d wide, %d per token, in %d layers\n", a->router.n_experts,
+               a->moe_inter, a->router.top_k, s->n_sparse);
+    if (a->shared_inter > 0)
+        printf("shared      %d wide%s\n", a->shared_inter, a->shared_gate ? ", behind a gate" : "");
+    if (a->dense_inter > 0)
+        printf("dense FFN   %d wide, in %d layers\n", a->dense_inter, a->n_layers - s->n_sparse);
+}
+
+static void print_weights(const char *name, const WeightCount *w)
+{
+    printf("%-11s %s:", name, in_bytes(w->bytes).text);
+    for (int i = 0; i < w->dtypes.n; i++)
+        printf("%s %s %s in %d tensors", i ? "," : "", w->dtypes.at[i].name,
+               in_bytes(w->dtypes.at[i].bytes).text, w->dtypes.at[i].n);
+    putchar('\n');
+}
+
+static void print_ranks(const Inspection *s)
+{
+    for (int r = 0, end; r < s->n_ranks; r = end) {
+        char ranks[40];
+        const RankShare *share = &s->ranks[r];
+        for (end = r + 1; end < s->n_ranks && s->ranks[end].n_experts == share->n_experts;)
+            end++;
+        if (end == r + 1)
+            snprintf(ranks, sizeof ranks, "rank %d", r);
+        else
+            snprintf(ranks, sizeof ranks, "ranks %d-%d", r, end - 1);
+        printf("%-11s %s dense", ranks, in_bytes(share->dense_bytes).text);
+        if (s->n_sparse > 0)
+            printf(" + %s for %d experts of each layer", in_bytes(share->expert_bytes).text,
+                   share->n_experts);
+        putchar('\n');
+    }
+}
+
+static void print_text(const Inspection *s)
+{
+    const Arch *a = &s->arch;
+    printf("family      %s\n", a->family->model_type);
+    printf("layers      %d, %d of them with experts; %d wide, vocabulary %d%s, context %d\n",
+           a->n_layers, s->n_sparse, a->hidden, a->vocab, a->tied ? " (tied)" : "",
+           a->max_positions);
+    print_attention(a);
+    print_experts(s);
+    printf("parameters  %s, %s per token\n", in_words(s->dense.params + s->experts.params).text,
+           in_words(s->active_params).text);
+    printf("files       %d, %d tensors\n", s->n_parts, s->n_tensors);
+    print_weights("dense", &s->dense);
+    if (s->n_sparse > 0)
+        print_weights("experts", &s->experts);
+    printf("KV cache    %lld bytes per token in fp32, half of it in bf16",
+           (long long)(4 * s->kv_values));
+    if (s->window_kv_values > 0)
+        printf("; %lld of it within windows only", (long long)(4 * s->window_kv_values));
+    putchar('\n');
+    print_ranks(s);
+    for (int i = 0; i < s->skipped.n; i++)
+        printf("skipped     %d tensors, %s: %s\n", s->skipped.at[i].n,
+               in_bytes(s->skipped.at[i].bytes).text, s->skipped.at[i].name);
+    for (const char *key = s->unknown_keys; key && *key; key = strchr(key, '\n') + 1)
+        printf("empty key   %.*s: unknown, without effect\n", (int)strcspn(key, "\n"), key);
+}
+
+/* --- for programs --- */
+
+static void json_ints(StrBuf *b, const char *const *names, const int64_t *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        strbuf_fmt(b, "  \"%s\": %lld,\n", names[i], (long long)values[i]);
+}
+
+static void json_attention(const Arch *a, StrBuf *b)
+{
+    static const char *const heads[] = {"heads", "kv_heads", "head_dim"};
+    static const char *const latent[] = {
+        "heads",     "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+        "v_head_dim"};
+    const int64_t of_heads[] = {a->n_heads, a->n_kv_heads, a->head_dim};
+    const LatentSpec *l = &a->latent;
+    const int64_t of_latent[] = {a->n_heads,  a->q_lora,   l->latent_dim,
+                                 l->nope_dim, l->rope_dim, l->v_dim};
+    strbuf_fmt(b, "  \"attention\": \"%s\",\n", a->attn == ATTN_LATENT ? "latent" : "heads");
+    if (a->attn == ATTN_LATENT)
+        json_ints(b, latent, of_latent, sizeof of_latent / sizeof *of_latent);
+    else
+        json_ints(b, heads, of_heads, sizeof of_heads / sizeof *of_heads);
+}
+
+static void json_groups(const char *name, const TensorGroups *g, StrBuf *b)
+{
+    strbuf_fmt(b, "\"%s\": {", name);
+    for (int i = 0; i < g->n; i++)
+        strbuf_fmt(b, "%s\"%s\": {\"tensors\": %d, \"bytes\": %lld}", i ? ", " : "", g->at[i].name,
+                   g->at[i].n, (long long)g->at[i].bytes);
+    strbuf_str(b, "}");
+}
+
+static void json_weights(const char *name, const WeightCount *w, StrBuf *b)
+{
+    strbuf_fmt(b, "  \"%s\": {\"parameters\": %lld, \"bytes\": %lld, ", name, (long long)w->params,
+               (long long)w->bytes);
+    json_groups("dtypes", &w->dtypes, b);
+    strbuf_str(b, "},\n");
+}
+
+static void json_ranks(const Inspection *s, StrBuf *b)
+{
+    strbuf_str(b, "  \"ranks\": [");
+    for (int r = 0; r < s->n_ranks; r++)
+        strbuf_fmt(
+            b, "%s\n    {\"experts_per_layer\": %d, \"dense_bytes\": %lld, \"expert_bytes\": %lld}",
+            r ? "," : "", s->ranks[r].n_experts, (long long)s->ranks[r].dense_bytes,
+            (long long)s->ranks[r].expert_bytes);
+    strbuf_str(b, "\n  ],\n");
+}
+
+static void json_keys(const Inspection *s, StrBuf *b)
+{
+    strbuf_str(b, "  \"unknown_empty_keys\": [");
+    for (const char *key = s->unknown_keys; key && *key; key = strchr(key, '\n') + 1) {
+        strbuf_str(b, key == s->unknown_keys ? "" : ", ");
+        strbuf_json_string(b, key, strcspn(key, "\n"));
+    }
+    strbuf_str(b, "]\n}\n");
+}
+
+static Status print_json(const char *dir, const Inspection *s, Err *e)
+{
+    static const char *const sizes[] = {
+        "layers",  "sparse_layers",     "hidden",       "vocabulary",   "context",
+        "experts", "experts_per_token", "expert_width", "shared_width", "dense_width"};
+    static const char *const totals[] = {
+        "parameters", "active_parameters",   "parts",
+        "tensors",    "kv_values_per_token", "window_kv_values_per_token"};
+    const Arch *a = &s->arch;
+    const int64_t of_sizes[] = {
+        a->n_layers,         s->n_sparse,     a->hidden,    a->vocab,        a->max_positions,
+        a->router.n_experts, a->router.top_k, a->moe_inter, a->shared_inter, a->dense_inter};
+    const int64_t of_totals[] = {s->dense.params + s->experts.params,
+                                 s->active_params,
+                                 s->n_parts,
+                                 s->n_tensors,
+                                 s->kv_values,
+                                 s->window_kv_values};
+    StrBuf b = {0};
+    strbuf_str(&b, "{\n  \"model\": ");
+    strbuf_json_string(&b, dir, strlen(dir));
+    strbuf_fmt(&b, ",\n  \"family\": \"%s\",\n  \"tied\": %s,\n", a->family->model_type,
+               a->tied ? "true" : "false");
+    json_ints(&b, sizes, of_sizes, sizeof of_sizes / sizeof *of_sizes);
+    json_attention(a, &b);
+    json_ints(&b, totals, of_totals, sizeof of_totals / sizeof *of_totals);
+    json_weights("dense_weights", &s->dense, &b);
+    json_weights("expert_weights", &s->experts, &b);
+    json_ranks(s, &b);
+    strbuf_str(&b, "  ");
+    json_groups("skipped", &s->skipped, &b);
+    strbuf_str(&b, ",\n");
+    json_keys(s, &b);
+    Status st = ST_OK;
+    if (b.failed)
+        st = err_set(e, ST_MEMORY, "out of memory for the report");
+    else if (fwrite(b.data, 1, b.len, stdout) != b.len)
+        st = err_errno(e, "standard output");
+    strbuf_free(&b);
+    return st;
+}
+
+/* --- the command --- */
+
+static void print_help(const Option *options, size_t n)
+{
+    puts(
+        "Usage: moebatch inspect MODEL [options]\n\n"
+        "Says what a checkpoint is: family, sizes, parameters, dtypes, the KV cache of a token, "
+        "and\n"
+        "what each rank would hold. Reads config.json and the headers of the files, no weights.\n");
+    options_print(options, n);
+    puts("\nExit codes: 0 done, 1 the checkpoint would be refused, 2 usage.\n\n"
+         "Example: moebatch inspect MODEL --ranks 8 --json");
+}
+
+int cmd_inspect(int argc, char **argv)
+{
+    const char *model = NULL, *dirs[1] = {NULL};
+    OptionList accept = {0};
+    bool json = false, help = false;
+    int n_ranks = 1, n_dirs = 0;
+    Err e = {0};
+    Inspection s = {0};
+    const Option options[] = {
+        {"--model", "-m", OPTION_TEXT, &model, NULL, 0, 0, "DIR", "the same as MODEL"},
+        {"--ranks", NULL, OPTION_INT, &n_ranks, NULL, 1, 1 << 16, "N",
+         "ranks to deal the experts to (1)"},
+        {"--json", NULL, OPTION_FLAG, &json, NULL, 0, 0, NULL, "one JSON object, sizes in bytes"},
+        {"--accept-config-key", NULL, OPTION_LIST, &accept, NULL, 0, 0, "KEY",
+         "go on although config.json has this unknown key"},
+    };
+    size_t n = sizeof options / sizeof *options;
+    Status st = options_parse(options, n, argc, argv, dirs, 1, &n_dirs, &help, &e);
+    if (st == ST_OK && help) {
+        print_help(options, n);
+        return 0;
+    }
+    if (st == ST_OK && (model != NULL) + n_dirs != 1)
+        st = err_set(&e, ST_USAGE, model ? "MODEL is given twice" : "MODEL is missing");
+    if (st != ST_OK)
+        return app_usage("inspect", &e);
+    model = model ? model : dirs[0];
+    st = inspect_open(model, accept.at, accept.n, n_ranks, &s, &e);
+    if (st == ST_OK && json)
+        st = print_json(model, &s, &e);
+    else if (st == ST_OK)
+        print_text(&s);
+    inspect_close(&s);
+    if (st != ST_OK)
+        fprintf(stderr, "moebatch: %s\n", e.text);
+    return st == ST_OK ? 0 : 1;
+}
