@@ -58,6 +58,23 @@ typedef struct AttnTile {
     int first, n_rows;
 } AttnTile;
 
+/* Up to PANEL query rows, side by side, against some keys of one page of latent attention. */
+typedef struct LatentTile {
+    const float *q;           /* [key_dims + rope_dims][PANEL]; lanes past n_rows are 0 */
+    const float *keys, *rope; /* a key is key_dims values of the one, then rope_dims of the other */
+    int64_t key_stride, rope_stride;
+    int key_dims, rope_dims;
+    const float *values; /* value_groups * PANEL values per key */
+    int64_t value_stride;
+    int value_groups;
+    float scale;
+    int n_rows;
+    const int *seen; /* [n_rows] how many keys each row sees: 0 .. KV_PAGE, not all 0 */
+    float *o;        /* [n_rows][o_stride] sums over the pages so far, to be divided by sum */
+    int64_t o_stride;
+    float *max, *sum; /* [PANEL], of the pages so far: at first -INFINITY and 0, and o 0 */
+} LatentTile;
+
 /* The kernels of one instruction set. All levels give the same bits. */
 typedef struct CpuKernels {
     IsaLevel isa;
@@ -86,6 +103,7 @@ typedef struct CpuKernels {
     /* y[i] = e^(x[i] - offset) */
     void (*exp_row)(float *y, const float *x, float offset, int n);
     void (*attention)(const AttnTile *tile, Scratch *scratch);
+    void (*latent_tile)(const LatentTile *tile);
 } CpuKernels;
 
 extern const CpuKernels cpu_kernels_scalar, cpu_kernels_avx2, cpu_kernels_avx512;
@@ -154,6 +172,15 @@ static inline int cpu_value_stride(int head_dim)
 {
     return (head_dim + PANEL - 1) / PANEL * PANEL;
 }
+
+/* latent_cpu.c */
+size_t cpu_latent_page_bytes(const Backend *b, int width);
+Status cpu_latent_write(Backend *b, void *pool, const void *rows, int64_t stride,
+                        const AttnSeq *seqs, int n_seqs, int width, Err *e);
+size_t cpu_latent_scratch_bytes(const Backend *b, int n_rows, const LatentSpec *spec);
+Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *pool,
+                            const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,
+                            const LatentWeights *w, LatentForm form, void *scratch, Err *e);
 
 /* route_cpu.c */
 Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits,
