@@ -16,6 +16,7 @@ static const char *const understood[] = {"num_local_experts",
                                          "sliding_window",
                                          "layer_types",
                                          "swiglu_limit",
+                                         "swiglu_alpha",
                                          "quantization_config",
                                          "quantization_config.quant_method",
                                          NULL};
@@ -39,7 +40,7 @@ static Status parse_windows(const cJSON *c, Arch *a, Err *e)
 static Status parse(const cJSON *c, Arch *a, Err *e)
 {
     bool bias = true;
-    double limit = 7;
+    double limit = 7, alpha = 1.702;
     a->eps = a->eps > 0 ? a->eps : 1e-5f;
     a->norm = NORM_FP32;
     a->sinks = a->router_bias = a->expert_bias = true;
@@ -47,7 +48,8 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     a->qkv_bias = a->o_bias = bias;
     TRY(parse_windows(c, a, e));
     TRY(config_double(c, "swiglu_limit", 1e-6, 1e9, &limit, e));
-    a->act = (ActSpec){.alpha = 1.702f, .beta = 1, .limit = (float)limit};
+    TRY(config_double(c, "swiglu_alpha", 1e-6, 1e9, &alpha, e));
+    a->act = (ActSpec){.alpha = (float)alpha, .beta = 1, .limit = (float)limit};
     TRY(family_check_quantization(c, "mxfp4", e));
     TRY(family_parse_experts(c, 1, "intermediate_size", a, e));
     a->router.kind = ROUTER_TOPK_SOFTMAX;

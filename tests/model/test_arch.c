@@ -276,12 +276,14 @@ static int check_accepted(void)
 
     failed += good("published gpt_oss keys",
                    OSS ", \"attention_bias\": true, \"num_experts_per_tok\": 2, "
-                       "\"initial_context_length\": 4096, \"swiglu_limit\": 5.5",
+                       "\"initial_context_length\": 4096, \"swiglu_limit\": 5.5, "
+                       "\"swiglu_alpha\": 1.5",
                    NULL, &a);
     failed += check_true("layers alternate without layer_types",
                          a.layers && a.layers[0].window == 128 && a.layers[1].window == 0 &&
                              a.layers[2].window == 128 && a.layers[3].window == 0);
     failed += check_near("limit", a.act.limit, 5.5, 0);
+    failed += check_near("slope", a.act.alpha, 1.5, 0);
     arch_free(&a);
     failed += good("gpt_oss without biases", OSS ", \"attention_bias\": false", NULL, &a);
     failed += check_true("neither", !a.qkv_bias && !a.o_bias);
