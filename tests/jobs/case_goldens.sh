@@ -6,7 +6,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 golden="$BUILD/tests/golden"
 for name in qwen3_moe-bf16 mixtral-bf16 gpt_oss-bf16 gpt_oss-mxfp4 glm4_moe-bf16 minimax_m2-bf16 qwen2_moe-bf16 olmoe-bf16 \
-    granitemoe-bf16 llama-bf16 qwen3-bf16; do
+    granitemoe-bf16 llama-bf16 qwen3-bf16 deepseek_v3-bf16 deepseek_v2-bf16; do
     dir="$SHARED/goldens/$name"
     "$golden" rows "$dir/golden.safetensors" >"$work/rows.jsonl"
     "$golden" greedy "$dir/golden.safetensors" >"$work/greedy.jsonl"
