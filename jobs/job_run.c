@@ -70,9 +70,15 @@ static Status digest_parameters(const JobRun *r, char *hex, Err *e)
 {
     StrBuf b = {0};
     uint8_t digest[32];
-    strbuf_fmt(&b, "{\"command\":\"%s\",\"logits\":%s,\"parameters\":", r->config->kind == JOB_SCORE ? "score" : "run",
+    const RowContext *context = &r->engine.context;
+    const char *name = context->served_name ? context->served_name : context->default_name;
+    strbuf_fmt(&b, "{\"command\":\"%s\",\"logits\":%s,", r->config->kind == JOB_SCORE ? "score" : "run",
                r->config->logits ? "true" : "false");
-    row_defaults_json(&r->engine.context, &b);
+    strbuf_fmt(&b, "\"created\":%lld,\"any_name\":%s,\"name\":", (long long)context->created,
+               context->served_name ? "false" : "true");
+    strbuf_json_string(&b, name, strlen(name));
+    strbuf_str(&b, ",\"parameters\":");
+    row_defaults_json(context, &b);
     strbuf_str(&b, "}");
     Status st = b.failed ? err_set(e, ST_MEMORY, "out of memory for the parameters") : ST_OK;
     if (st == ST_OK)
@@ -230,6 +236,15 @@ static Status merge(JobRun *r, JobOutcome *out, Err *e)
     return st;
 }
 
+/* Collective. A job goes on with the instructions that it began with, or not at all: others round differently. */
+static Status use_recorded_isa(JobRun *r, const JobFacts *f, Err *e)
+{
+    if (engine_use_isa(&r->engine, f->isa, e) == ST_OK)
+        return ST_OK;
+    err_in(e, "%.150s was begun with %s", f->dir, f->isa);
+    return e->code = ST_INPUT; /* a word that nobody knows was no usage of this command */
+}
+
 static Status run_phases(JobRun *r, JobOutcome *out, Err *e)
 {
     const JobConfig *c = r->config;
@@ -241,7 +256,7 @@ static Status run_phases(JobRun *r, JobOutcome *out, Err *e)
     TRY(share(r, &f, sizeof f, mine, e));
     TRY(engine_open(&r->engine, &c->engine, r->comm, e));
     if (f.isa[0] && strcmp(c->engine.isa, "auto") == 0)
-        TRY(engine_use_isa(&r->engine, f.isa, e));
+        TRY(use_recorded_isa(r, &f, e));
     RowContext defaults = c->defaults, *context = &r->engine.context;
     defaults.tokenizer = context->tokenizer;
     defaults.arch = context->arch;

@@ -7,9 +7,11 @@ job 2 "$work/base"
 expect 0 "undisturbed"
 [ "$(wc -l <"$work/base")" = 24 ] || fail "undisturbed: not one line per row"
 
-# stopped NAME RANKS SIGNAL WHOM: stopped with the first finished row of rank 0, twice, then completed on 3 ranks.
+# stopped NAME RANKS SIGNAL WHOM RUNS: stopped RUNS times, with the first finished row of rank 0, then completed on 3 ranks.
 stopped() {
-    for run in 1 2; do
+    run=0
+    while [ $run -lt "$5" ]; do
+        run=$((run + 1))
         before="$tools/signal_after 0@$work/$1.job/segment-000$run-0000.bin:0 $3 $4"
         job "$2" "$work/$1"
         expect 75 "$1, run $run"
@@ -24,10 +26,10 @@ stopped() {
     "$tools/journal_dump" "$work/$1.job" | awk '$2 == "result" || $2 == "error" { n[$3]++ }
         END { for (i = 0; i < 24; i++) if (n[i] != 1) { print "row " i ": " n[i] + 0 " results"; bad = 1 } exit bad }' ||
         fail "$1: rows lost or doubled"
-    echo "stopped twice and completed: $1, $(awk '$2 == "partial"' "$work/dump" | wc -l) unfinished rows kept"
+    echo "stopped and completed: $1, $5 times, $(awk '$2 == "partial"' "$work/dump" | wc -l) unfinished rows kept"
 }
-stopped usr1-to-mpirun 2 10 first
-stopped term-to-ranks 2 15 rest
-stopped term-to-one-rank 2 15 one
-stopped term-alone 0 15 first
-stopped int-alone 0 2 first
+stopped usr1-to-mpirun 2 10 first 2
+stopped term-to-ranks 2 15 rest 2
+stopped term-to-one-rank 2 15 one 1
+stopped term-alone 0 15 first 2
+stopped int-alone 0 2 first 1

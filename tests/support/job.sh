@@ -40,15 +40,12 @@ make_rows() {
 # $before is put in front (signal_after ...).
 before=
 job() {
-    ranks=$1 out=$2
+    job_ranks=$1 job_out=$2
     shift 2
     code=0
-    if [ "$ranks" = 0 ]; then
-        $before "$MOEBATCH" run -m "$model" -i "$rows" -o "$out" --progress none "$@" >"$work/log" 2>&1 || code=$?
-    else
-        $before mpirun -n "$ranks" "$MOEBATCH" run -m "$model" -i "$rows" -o "$out" --progress none "$@" \
-            >"$work/log" 2>&1 || code=$?
-    fi
+    set -- "$MOEBATCH" run -m "$model" -i "$rows" -o "$job_out" --progress none "$@"
+    [ "$job_ranks" = 0 ] || set -- mpirun -n "$job_ranks" "$@"
+    $before "$@" >"$work/log" 2>&1 || code=$?
     before=
 }
 
