@@ -345,7 +345,8 @@ static Status parse_set_body(Compiler *c, RegexSet *out, RegexSet *part, RegexSe
     for (;;) {
         if (c->at == c->end)
             return bad(c, "a class does not end");
-        if (peek(c, ']') || accept(c, "&&")) {
+        bool last = accept(c, "]");
+        if (last || accept(c, "&&")) {
             if (first)
                 return bad(c, "an empty class");
             if (intersecting)
@@ -355,7 +356,7 @@ static Status parse_set_body(Compiler *c, RegexSet *out, RegexSet *part, RegexSe
             intersecting = true;
             memset(part, 0, sizeof *part);
             first = true;
-            if (!accept(c, "]"))
+            if (!last)
                 continue;
             if (negative)
                 set_invert(out);
