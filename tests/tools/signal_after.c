@@ -103,6 +103,12 @@ static pid_t start(char **command)
 {
     pid_t child = fork();
     if (child == 0) {
+        /* Some runners of tests block signals, and a blocked one never reaches mpirun. */
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        for (int sig = 1; sig < NSIG; sig++)
+            signal(sig, SIG_DFL);
         setsid();
         execvp(command[0], command);
         perror(command[0]);
