@@ -40,6 +40,7 @@ typedef struct JobRun {
 /* What rank 0 learns when it opens the job and all must know. */
 typedef struct JobFacts {
     int64_t run, n_rows, n_done, n_failed, already_done;
+    int64_t compute; /* 0: the output of an earlier run is complete */
     char dir[JOB_DIR_MAX], isa[16];
 } JobFacts;
 
@@ -59,8 +60,8 @@ static Status open_job(JobRun *r, JobFacts *f, Err *e)
     if (r->job.state != JOB_FRESH) {
         JobIdentity old;
         TRY(job_recorded(&r->job, &old, e));
-        if (!c->overwrite)
-            snprintf(f->isa, sizeof f->isa, "%s", old.isa);
+        snprintf(f->isa, sizeof f->isa, "%s", old.isa);
+        f->compute = r->job.state != JOB_DONE;
     }
     return ST_OK;
 }
@@ -104,7 +105,8 @@ static Status identify(JobRun *r, JobFacts *f, Err *e)
     TRY(weights_digest(c->engine.model_dir, id.model, e));
     TRY(tokenizer_digest(c->engine.model_dir, id.tokenizer, e));
     TRY(digest_parameters(r, id.parameters, e));
-    snprintf(id.isa, sizeof id.isa, "%s", isa_name(r->engine.isa));
+    bool computed_before = r->job.state == JOB_DONE && !c->overwrite; /* with any ISA: nothing is left to compute */
+    snprintf(id.isa, sizeof id.isa, "%s", computed_before ? f->isa : isa_name(r->engine.isa));
     snprintf(id.backend, sizeof id.backend, "%s", r->engine.ops->name);
     TRY(job_identify(&r->job, &id, e));
     f->n_rows = id.n_rows;
@@ -239,6 +241,10 @@ static Status merge(JobRun *r, JobOutcome *out, Err *e)
 /* Collective. A job goes on with the instructions that it began with, or not at all: others round differently. */
 static Status use_recorded_isa(JobRun *r, const JobFacts *f, Err *e)
 {
+    IsaLevel recorded;
+    bool provided = isa_parse(f->isa, &recorded, NULL) == ST_OK && recorded <= r->engine.isa;
+    if (!provided && r->config->overwrite)
+        return ST_OK; /* the identity will differ, and the job begins anew */
     if (engine_use_isa(&r->engine, f->isa, e) == ST_OK)
         return ST_OK;
     err_in(e, "%.150s was begun with %s", f->dir, f->isa);
@@ -255,7 +261,7 @@ static Status run_phases(JobRun *r, JobOutcome *out, Err *e)
         mine = open_job(r, &f, e);
     TRY(share(r, &f, sizeof f, mine, e));
     TRY(engine_open(&r->engine, &c->engine, r->comm, e));
-    if (f.isa[0] && strcmp(c->engine.isa, "auto") == 0)
+    if (f.compute && f.isa[0] && strcmp(c->engine.isa, "auto") == 0)
         TRY(use_recorded_isa(r, &f, e));
     RowContext defaults = c->defaults, *context = &r->engine.context;
     defaults.tokenizer = context->tokenizer;

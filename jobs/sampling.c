@@ -71,7 +71,7 @@ static Status find_max(const LogitScan *scan, const float *x, int n, float *max,
     if (!scan->find_max(x, n, max, first))
         return err_set(e, ST_INPUT, "the model's logits are not numbers");
     if (*max == -INFINITY)
-        return err_set(e, ST_INPUT, "no token is allowed here");
+        return err_set(e, ST_USAGE, "the request leaves no token to choose from");
     return ST_OK;
 }
 

@@ -230,7 +230,7 @@ static int test_odd_logits(void)
         {"NaN", {0, NAN, 1}, 3, ST_INPUT, 0},
         {"NaN in a full lane", {0, 0, 0, NAN, 0, 0, 0, 0, 1}, 9, ST_INPUT, 0},
         {"infinity", {0, INFINITY, 1}, 3, ST_INPUT, 0},
-        {"nothing left", {-INFINITY, -INFINITY}, 2, ST_INPUT, 0},
+        {"nothing left", {-INFINITY, -INFINITY}, 2, ST_USAGE, 0},
     };
     int failed = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -368,7 +368,7 @@ static int test_pipeline(void)
                 failed += check_int(
                     cases[i].name,
                     sampling_pick(&s->context, &s->row, &s->choice, x, s->scratch, &id, NULL, &e),
-                    cases[i].want < 0 ? ST_INPUT : ST_OK);
+                    cases[i].want < 0 ? ST_USAGE : ST_OK);
             failed += check_int(cases[i].name, id, cases[i].want);
             setup_free(s);
         }
