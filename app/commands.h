@@ -3,6 +3,12 @@
 #ifndef MB_APP_COMMANDS_H
 #define MB_APP_COMMANDS_H
 
+#include <stdbool.h>
+
+/* Whether this process says what is wrong with the command line, before any rank has met another: rank 0 does. The others wait
+ * half a second here, since mpirun ends all as soon as one has failed. */
+bool app_speaks(void);
+
 int cmd_run(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_perplexity(int argc, char **argv);

@@ -1,10 +1,13 @@
 /* app/job_options.c - see job_options.h. */
 #include "app/job_options.h"
 
+#include "app/commands.h"
+
 #include "io/log.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 void job_options_init(JobOptions *o)
 {
@@ -75,8 +78,18 @@ int app_with_ranks(int argc, char **argv, int (*run)(void *ctx, Comm *comm, Stat
     return code;
 }
 
+bool app_speaks(void)
+{
+    const struct timespec half_a_second = {0, 500000000};
+    if (comm_launched_rank() == 0)
+        return true;
+    nanosleep(&half_a_second, NULL);
+    return false;
+}
+
 int app_usage(const char *command, const Err *e)
 {
-    fprintf(stderr, "moebatch %s: %s\nTry: moebatch %s --help\n", command, e->text, command);
+    if (app_speaks())
+        fprintf(stderr, "moebatch %s: %s\nTry: moebatch %s --help\n", command, e->text, command);
     return 2;
 }

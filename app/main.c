@@ -1,5 +1,6 @@
 /* app/main.c - the command line: finds the command and returns its exit code. */
 #include "app/commands.h"
+#include "dist/comm.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +29,8 @@ static int help(FILE *to)
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
+    if (comm_launched_rank() > 0 && !freopen("/dev/null", "w", stdout)) /* rank 0 speaks for all */
+        return 1;
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0)
         return help(stdout);
     if (strcmp(name, "--version") == 0)
@@ -35,6 +38,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(name, commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
+    if (!app_speaks())
+        return 2;
     if (*name)
         fprintf(stderr, "moebatch: unknown command \"%s\"\n", name);
     return help(stderr);

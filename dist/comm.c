@@ -45,6 +45,15 @@ static Status launcher_size(int *out, Err *e)
     return ST_OK;
 }
 
+int comm_launched_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i]))
+            return env_int(names[i], 0);
+    return 0;
+}
+
 /* The most tasks that srun puts on one node: the largest number of "2(x3),1". 0: not under srun. */
 static int slurm_tasks_on_a_node(void)
 {

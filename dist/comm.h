@@ -24,6 +24,9 @@ typedef struct Comm {
  * ST_COMM when the launcher started several processes that MPI takes for single ones (another MPI's mpirun, srun
  * without its PMIx plugin); nothing is held then. The Comm must not move in memory until comm_end. */
 Status comm_start(int *argc, char ***argv, Comm *out, Err *e);
+/* This process's rank as the launcher's environment gives it, before comm_start and without MPI; 0 when started alone. For
+ * what one rank should say for all, such as a wrong option. */
+int comm_launched_rank(void);
 /* Collective. After it no Comm function may be called. NULL, and a Comm whose start failed, are fine. */
 void comm_end(Comm *c);
 

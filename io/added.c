@@ -98,9 +98,16 @@ static bool push(AddedSpans *out, size_t start, size_t end, int32_t id)
     return true;
 }
 
-static unsigned class_of(const uint8_t *s)
+/* What single_word takes for part of a word. That is not quite the \w of patterns: another regex engine of
+ * the reference's decides here, for which joiners are and the fractions and powers of Latin-1 are not. */
+static bool is_word(const uint8_t *s)
 {
-    return unicode_class[utf8_code(s)];
+    uint32_t code = utf8_code(s);
+    if (code == 0x200c || code == 0x200d)
+        return true;
+    if (code == 0xb2 || code == 0xb3 || code == 0xb9 || (code >= 0xbc && code <= 0xbe))
+        return false;
+    return unicode_class[code] & UC_WORD;
 }
 
 /* Start of the character that ends at s[at]. */
@@ -114,13 +121,12 @@ static size_t char_before(const uint8_t *s, size_t at)
 
 static bool is_whole_word(const uint8_t *s, size_t len, size_t start, size_t end)
 {
-    return (start == 0 || !(class_of(s + char_before(s, start)) & UC_WORD)) &&
-           (end == len || !(class_of(s + end) & UC_WORD));
+    return (start == 0 || !is_word(s + char_before(s, start))) && (end == len || !is_word(s + end));
 }
 
 static bool is_space(const uint8_t *s)
 {
-    return (class_of(s) & UC_CATEGORY) == UC_SPACE;
+    return (unicode_class[utf8_code(s)] & UC_CATEGORY) == UC_SPACE;
 }
 
 /* The order of the steps, and that the search goes on behind the bare match even where a later
@@ -153,7 +159,8 @@ Status added_split(const AddedMatcher *m, const AddedToken *tokens, const char *
             end += utf8_len(s[end]);
         if (done < start)
             ok = ok && push(out, done, start, -1);
-        ok = ok && push(out, start, end, t->id);
+        if (start < end) /* else an earlier token swallowed all of it */
+            ok = ok && push(out, start, end, t->id);
         done = end;
     }
     if (done < len)

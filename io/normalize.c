@@ -3,6 +3,7 @@
 
 #include "io/spec.h"
 #include "io/unicode.h"
+#include "io/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +94,19 @@ void normalizer_free(Normalizer *n)
         return;
     arena_free(&n->arena);
     free(n);
+}
+
+bool normalizer_moves_start(const Normalizer *n)
+{
+    for (int i = 0; i < n->n_steps; i++) {
+        const Step *s = &n->steps[i];
+        bool one_for_one = s->kind == STEP_REPLACE && s->text_len &&
+                           utf8_len((uint8_t)s->from[0]) == s->from_len &&
+                           utf8_len((uint8_t)s->text[0]) == s->text_len;
+        if (s->kind != STEP_NFC && !one_for_one)
+            return true;
+    }
+    return false;
 }
 
 void replace_all(StrBuf *out, const char *text, size_t len, const char *from, size_t from_len,

@@ -6,6 +6,8 @@
 #include "io/json.h"
 #include "io/strbuf.h"
 
+#include <stdbool.h>
+
 typedef struct Normalizer Normalizer; /* immutable once parsed: threads share it */
 
 /* Scratch of one thread; all zero: empty. */
@@ -17,6 +19,9 @@ typedef struct NormalizeScratch {
  * spec is kept. */
 Status normalizer_parse(const JsonValue *spec, Normalizer **out, Err *e);
 void normalizer_free(Normalizer *n); /* NULL is fine */
+
+/* Whether it may change which character of a text comes first, or put others before it. */
+bool normalizer_moves_start(const Normalizer *n);
 
 /* *out is text itself where nothing changes, else in the scratch, valid until its next use. */
 Status normalizer_run(const Normalizer *n, NormalizeScratch *s, const char *text, size_t len,

@@ -21,7 +21,7 @@ typedef struct Step {
     /* STEP_SPLIT: exactly one way to find matches */
     ScanFind scan;
     Regex *regex;
-    const char *literal; /* also the Metaspace marker; empty: no match ever */
+    const char *literal; /* also the Metaspace marker */
     size_t literal_len;
     unsigned category; /* single characters of one category (UC_SPACE and so on), else 0 */
     Behavior behavior;
@@ -82,11 +82,13 @@ static Status parse_split(PreTokenizer *p, const JsonValue *spec, Err *e)
     if (json_get(pattern, "String")) {
         TRY(spec_string(pattern, "String", &text, e));
         TRY(keep_text(p, text, &s, e));
-        return add_step(p, s, e);
+    } else {
+        TRY(spec_string(pattern, "Regex", &text, e));
+        s.scan = scan_find(text->text, text->len);
     }
-    TRY(spec_string(pattern, "Regex", &text, e));
-    s.scan = scan_find(text->text, text->len);
-    if (!s.scan)
+    if (text->len == 0) /* also as a String it matches between all characters */
+        s.literal = NULL;
+    if (!s.scan && !s.literal)
         TRY(regex_compile(text->text, text->len, &s.regex, e));
     Status st = add_step(p, s, e);
     if (st != ST_OK)
@@ -204,6 +206,14 @@ bool pretokenizer_is_byte_level(const PreTokenizer *p)
     return p->byte_level;
 }
 
+bool pretokenizer_needs_start(const PreTokenizer *p)
+{
+    for (int i = 0; i < p->n_steps; i++)
+        if (p->steps[i].kind == STEP_METASPACE && p->steps[i].scheme == PREPEND_FIRST)
+            return true;
+    return false;
+}
+
 /* ---- running ---- */
 
 static bool push_piece(PieceList *l, size_t start, size_t end)
@@ -251,9 +261,7 @@ static Status next_match(Matches *m, bool *found, size_t *start, size_t *end)
         *start = at;
         *end = *found ? at + utf8_len(text[at]) : at;
     } else if (step->literal) {
-        const char *hit = step->literal_len ? memmem(m->text + m->at, m->len - m->at, step->literal,
-                                                     step->literal_len)
-                                            : NULL;
+        const char *hit = memmem(m->text + m->at, m->len - m->at, step->literal, step->literal_len);
         *found = hit != NULL;
         *start = hit ? (size_t)(hit - m->text) : 0;
         *end = *start + step->literal_len;

@@ -37,6 +37,9 @@ void pretokenizer_free(PreTokenizer *p); /* NULL is fine */
  * step's alphabet. The pieces of a run are not mapped to the alphabet. */
 bool pretokenizer_is_byte_level(const PreTokenizer *p);
 
+/* Whether it treats the start of the whole input in its own way (Metaspace "first"). */
+bool pretokenizer_needs_start(const PreTokenizer *p);
+
 /* Cuts text[0..len), valid UTF-8 and shorter than 2 GiB; s->text and s->pieces hold the result
  * until the next run. at_start: text begins where the whole input begins (Metaspace "first" asks).
  */

@@ -89,6 +89,11 @@ static void set_add(RegexSet *s, uint32_t code)
     s->bits[code >> 3] |= (uint8_t)(1 << (code & 7));
 }
 
+static void set_remove(RegexSet *s, uint32_t code)
+{
+    s->bits[code >> 3] &= (uint8_t) ~(1 << (code & 7));
+}
+
 static void set_add_range(RegexSet *s, uint32_t first, uint32_t last)
 {
     for (uint32_t code = first; code <= last; code++)
@@ -222,7 +227,7 @@ static Status parse_char_escape(Compiler *c, uint32_t *code)
 
 /* \d \s \w \h \p and their opposites into s; *is_class is false, and nothing is read, for other
  * escapes. */
-static Status parse_class_escape(Compiler *c, RegexSet *s, bool *is_class)
+static Status parse_class_escape(Compiler *c, bool bracketed, RegexSet *s, bool *is_class)
 {
     uint8_t ch = *c->at;
     bool negative = ch >= 'A' && ch <= 'Z';
@@ -239,6 +244,8 @@ static Status parse_class_escape(Compiler *c, RegexSet *s, bool *is_class)
         break;
     case 'w':
         set_add_class(s, 0, UC_WORD);
+        for (const char *k = "\xb2\xb3\xb9\xbc\xbd\xbe"; bracketed && *k; k++)
+            set_remove(s, (uint8_t)*k);
         break;
     case 'h':
         set_add_range(s, '0', '9');
@@ -293,7 +300,7 @@ static Status parse_set_item(Compiler *c, RegexSet *s, RegexSet *scratch)
     if (accept(c, "\\")) {
         if (c->at == c->end)
             return bad(c, "a backslash at the end");
-        TRY(parse_class_escape(c, scratch, &is_class));
+        TRY(parse_class_escape(c, true, scratch, &is_class));
         if (is_class) {
             set_unite(s, scratch);
             return c->at + 1 < c->end && c->at[0] == '-' && c->at[1] != ']'
@@ -338,7 +345,8 @@ static Status parse_set_body(Compiler *c, RegexSet *out, RegexSet *part, RegexSe
     for (;;) {
         if (c->at == c->end)
             return bad(c, "a class does not end");
-        if (peek(c, ']') || accept(c, "&&")) {
+        bool last = accept(c, "]");
+        if (last || accept(c, "&&")) {
             if (first)
                 return bad(c, "an empty class");
             if (intersecting)
@@ -348,7 +356,7 @@ static Status parse_set_body(Compiler *c, RegexSet *out, RegexSet *part, RegexSe
             intersecting = true;
             memset(part, 0, sizeof *part);
             first = true;
-            if (!accept(c, "]"))
+            if (!last)
                 continue;
             if (negative)
                 set_invert(out);
@@ -465,7 +473,7 @@ static Status parse_escape_node(Compiler *c, Node **out)
     if (!s)
         return no_memory(c);
     bool is_class;
-    Status st = parse_class_escape(c, s, &is_class);
+    Status st = parse_class_escape(c, false, s, &is_class);
     if (st == ST_OK && is_class)
         return new_set_node(c, s, out);
     free(s);

@@ -81,7 +81,9 @@ struct TokenStream {
     bool skip_special;
     TokenIds ids;
     size_t n_context; /* ids[0..n_context) were emitted; prefix is their text */
-    StrBuf prefix, text;
+    StrBuf prefix;
+    StrBuf text; /* of all ids */
+    StrBuf tail; /* byte-level: text ends where an incomplete character begins; its bytes */
 };
 
 Status tokenstream_create(const Tokenizer *t, bool skip_special, TokenStream **out, Err *e)
@@ -102,6 +104,7 @@ void tokenstream_free(TokenStream *s)
     tokenids_free(&s->ids);
     strbuf_free(&s->prefix);
     strbuf_free(&s->text);
+    strbuf_free(&s->tail);
     free(s);
 }
 
@@ -110,16 +113,55 @@ static bool ends_in_replacement(const StrBuf *b)
     return b->len >= 3 && memcmp(b->data + b->len - 3, "\xef\xbf\xbd", 3) == 0;
 }
 
-/* The text of ids[from..] into b. */
-static Status decode_from(TokenStream *s, size_t from, StrBuf *b, Err *e)
+static Status no_memory(Err *e)
 {
-    strbuf_clear(b);
-    return tokenizer_decode_plain(s->t, s->ids.ids + from, s->ids.n - from, s->skip_special, b, e);
+    return err_set(e, ST_MEMORY, "no memory for a token stream");
 }
 
-/* How much of the text was emitted before: the whole prefix, unless a later byte token broke a
- * character that byte fallback had put together. The reference fails then; a batch job must go on.
- */
+/* Whether s[0..len) may still become one character. */
+static bool is_incomplete(const char *s, size_t len)
+{
+    unsigned char first = (unsigned char)s[0];
+    size_t bad = 0;
+    return first >= 0xc2 && first <= 0xf4 && utf8_valid((const unsigned char *)s, len, &bad) == 0 &&
+           bad == len;
+}
+
+/* Adds the bytes of one more token to text; at most three stay behind in tail. So a step costs what the token
+ * costs, also while a run of broken bytes keeps everything held back. */
+static void add_token_bytes(TokenStream *s, int32_t id)
+{
+    StrBuf *tail = &s->tail;
+    size_t start, stop;
+    strbuf_add(tail, s->t->bytes[id].at, s->t->bytes[id].len);
+    stop = tail->len > 3 ? tail->len - 3 : 0;
+    for (start = tail->len;
+         start > stop && !is_incomplete(tail->data + start - 1, tail->len - start + 1);)
+        start--;
+    start = start > stop ? start - 1 : tail->len; /* where the incomplete character begins */
+    utf8_add_repaired(&s->text, tail->data, start);
+    memmove(tail->data, tail->data + start, tail->len - start);
+    tail->len -= start;
+}
+
+/* text of all ids, after one was added or (all_new) others taken away. */
+static Status update_text(TokenStream *s, bool all_new, Err *e)
+{
+    if (!decoder_is_byte_level(s->t->decoder)) {
+        strbuf_clear(&s->text);
+        return tokenizer_decode_plain(s->t, s->ids.ids, s->ids.n, s->skip_special, &s->text, e);
+    }
+    if (all_new) {
+        strbuf_clear(&s->text);
+        strbuf_clear(&s->tail);
+    }
+    for (size_t i = all_new ? 0 : s->ids.n - 1; i < s->ids.n; i++)
+        add_token_bytes(s, s->ids.ids[i]);
+    return s->text.failed || s->tail.failed ? no_memory(e) : ST_OK;
+}
+
+/* How much of the text was emitted before: the whole prefix, unless a later byte token broke a character
+ * that byte fallback had put together. The reference fails then; a batch job must go on. */
 static size_t common_prefix(const StrBuf *text, const StrBuf *prefix)
 {
     size_t n = 0;
@@ -133,26 +175,29 @@ static size_t common_prefix(const StrBuf *text, const StrBuf *prefix)
 Status tokenstream_step(TokenStream *s, int32_t id, StrBuf *out, Err *e)
 {
     bool failed = false;
-    if (s->prefix.len == 0 && s->ids.n) {
-        TRY(decode_from(s, 0, &s->prefix, e));
-        if (ends_in_replacement(&s->prefix))
-            strbuf_clear(&s->prefix);
-        else
-            s->n_context = s->ids.n;
+    if (!counts(s->t, id, s->skip_special))
+        return ST_OK;
+    /* Ids that gave nothing (the marker that Strip takes off the front) become context, too. */
+    if (s->prefix.len == 0 && s->ids.n && !s->tail.len && !ends_in_replacement(&s->text)) {
+        strbuf_add(&s->prefix, s->text.data, s->text.len);
+        s->n_context = s->ids.n;
     }
     tokenids_push(&s->ids, id, &failed);
     if (failed)
-        return err_set(e, ST_MEMORY, "no memory for a token stream");
-    TRY(decode_from(s, 0, &s->text, e));
-    if (s->text.len <= s->prefix.len || ends_in_replacement(&s->text))
+        return no_memory(e);
+    TRY(update_text(s, false, e));
+    if (s->tail.len || s->text.len <= s->prefix.len || ends_in_replacement(&s->text))
         return ST_OK;
     size_t same = common_prefix(&s->text, &s->prefix);
     strbuf_add(out, s->text.data + same, s->text.len - same);
     if (out->failed)
-        return err_set(e, ST_MEMORY, "no memory for a token stream");
+        return no_memory(e);
+    /* The ids just emitted stay as context for the next; a decoder may treat the first token in its own way. */
     size_t n_new = s->ids.n - s->n_context;
     memmove(s->ids.ids, s->ids.ids + s->n_context, n_new * sizeof *s->ids.ids);
-    s->ids.n = n_new;
-    s->n_context = n_new;
-    return decode_from(s, 0, &s->prefix, e);
+    s->ids.n = s->n_context = n_new;
+    TRY(update_text(s, true, e));
+    strbuf_clear(&s->prefix);
+    strbuf_add(&s->prefix, s->text.data, s->text.len);
+    return s->prefix.failed ? no_memory(e) : ST_OK;
 }

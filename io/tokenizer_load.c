@@ -427,6 +427,9 @@ static Status load(Tokenizer *t, const JsonValue *file, const JsonValue *config,
         return err_set(e, ST_INPUT, "this version of the format is not supported");
     TRY(normalizer_parse(json_get(file, "normalizer"), &t->normalizer, e));
     TRY(pretokenizer_parse(json_get(file, "pre_tokenizer"), &t->pre, e));
+    if (normalizer_moves_start(t->normalizer) && pretokenizer_needs_start(t->pre))
+        return err_set(e, ST_INPUT,
+                       "this normalizer together with Metaspace \"first\" is not supported");
     TRY(decoder_parse(json_get(file, "decoder"), &t->decoder, e));
     TRY(bpe_parse(json_get(file, "model"), pretokenizer_is_byte_level(t->pre), &t->bpe, e));
     TRY(reserve_added(t, json_get(file, "added_tokens"), config, e));

@@ -40,6 +40,7 @@ typedef struct JobRun {
 /* What rank 0 learns when it opens the job and all must know. */
 typedef struct JobFacts {
     int64_t run, n_rows, n_done, n_failed, already_done;
+    int64_t compute; /* 0: the output of an earlier run is complete */
     char dir[JOB_DIR_MAX], isa[16];
 } JobFacts;
 
@@ -59,8 +60,8 @@ static Status open_job(JobRun *r, JobFacts *f, Err *e)
     if (r->job.state != JOB_FRESH) {
         JobIdentity old;
         TRY(job_recorded(&r->job, &old, e));
-        if (!c->overwrite)
-            snprintf(f->isa, sizeof f->isa, "%s", old.isa);
+        snprintf(f->isa, sizeof f->isa, "%s", old.isa);
+        f->compute = r->job.state != JOB_DONE;
     }
     return ST_OK;
 }
@@ -70,9 +71,15 @@ static Status digest_parameters(const JobRun *r, char *hex, Err *e)
 {
     StrBuf b = {0};
     uint8_t digest[32];
-    strbuf_fmt(&b, "{\"command\":\"%s\",\"logits\":%s,\"parameters\":", r->config->kind == JOB_SCORE ? "score" : "run",
+    const RowContext *context = &r->engine.context;
+    const char *name = context->served_name ? context->served_name : context->default_name;
+    strbuf_fmt(&b, "{\"command\":\"%s\",\"logits\":%s,", r->config->kind == JOB_SCORE ? "score" : "run",
                r->config->logits ? "true" : "false");
-    row_defaults_json(&r->engine.context, &b);
+    strbuf_fmt(&b, "\"created\":%lld,\"any_name\":%s,\"name\":", (long long)context->created,
+               context->served_name ? "false" : "true");
+    strbuf_json_string(&b, name, strlen(name));
+    strbuf_str(&b, ",\"parameters\":");
+    row_defaults_json(context, false, &b);
     strbuf_str(&b, "}");
     Status st = b.failed ? err_set(e, ST_MEMORY, "out of memory for the parameters") : ST_OK;
     if (st == ST_OK)
@@ -98,7 +105,8 @@ static Status identify(JobRun *r, JobFacts *f, Err *e)
     TRY(weights_digest(c->engine.model_dir, id.model, e));
     TRY(tokenizer_digest(c->engine.model_dir, id.tokenizer, e));
     TRY(digest_parameters(r, id.parameters, e));
-    snprintf(id.isa, sizeof id.isa, "%s", isa_name(r->engine.isa));
+    bool computed_before = r->job.state == JOB_DONE && !c->overwrite; /* with any ISA: nothing is left to compute */
+    snprintf(id.isa, sizeof id.isa, "%s", computed_before ? f->isa : isa_name(r->engine.isa));
     snprintf(id.backend, sizeof id.backend, "%s", r->engine.ops->name);
     TRY(job_identify(&r->job, &id, e));
     f->n_rows = id.n_rows;
@@ -230,6 +238,19 @@ static Status merge(JobRun *r, JobOutcome *out, Err *e)
     return st;
 }
 
+/* Collective. A job goes on with the instructions that it began with, or not at all: others round differently. */
+static Status use_recorded_isa(JobRun *r, const JobFacts *f, Err *e)
+{
+    IsaLevel recorded;
+    bool provided = isa_parse(f->isa, &recorded, NULL) == ST_OK && recorded <= r->engine.isa;
+    if (!provided && r->config->overwrite)
+        return ST_OK; /* the identity will differ, and the job begins anew */
+    if (engine_use_isa(&r->engine, f->isa, e) == ST_OK)
+        return ST_OK;
+    err_in(e, "%.150s was begun with %s", f->dir, f->isa);
+    return e->code = ST_INPUT; /* a word that nobody knows was no usage of this command */
+}
+
 static Status run_phases(JobRun *r, JobOutcome *out, Err *e)
 {
     const JobConfig *c = r->config;
@@ -240,8 +261,8 @@ static Status run_phases(JobRun *r, JobOutcome *out, Err *e)
         mine = open_job(r, &f, e);
     TRY(share(r, &f, sizeof f, mine, e));
     TRY(engine_open(&r->engine, &c->engine, r->comm, e));
-    if (f.isa[0] && strcmp(c->engine.isa, "auto") == 0)
-        TRY(engine_use_isa(&r->engine, f.isa, e));
+    if (f.compute && f.isa[0] && strcmp(c->engine.isa, "auto") == 0)
+        TRY(use_recorded_isa(r, &f, e));
     RowContext defaults = c->defaults, *context = &r->engine.context;
     defaults.tokenizer = context->tokenizer;
     defaults.arch = context->arch;

@@ -120,15 +120,14 @@ static Status try_text(int fd, const char *path, Attempt *got, Err *e)
     return ST_OK;
 }
 
-static Status busy(int fd, const char *path, Err *e)
+/* Advice to remove the file only where nothing but the file speaks: a lock of the system's has a live holder. */
+static Status busy(int fd, const char *path, bool by_text, Err *e)
 {
     Holder h = holder_of(fd);
     if (!h.host[0])
         return err_set(e, ST_INPUT, "%.250s: another process is at work on this output", path);
-    return err_set(
-        e, ST_INPUT,
-        "%.250s: process %ld on host %s is at work on this output (if it is not, remove that file)",
-        path, h.pid, h.host);
+    return err_set(e, ST_INPUT, "%.250s: process %ld on host %s is at work on this output%s", path,
+                   h.pid, h.host, by_text ? " (if it is not, remove that file)" : "");
 }
 
 static Status take(const char *path, double wait_s, bool by_text, Lock *out, Err *e)
@@ -148,8 +147,8 @@ static Status take(const char *path, double wait_s, bool by_text, Lock *out, Err
         }
         by_text = by_text || got == NO_LOCKS;
         if (st == ST_OK && got == BUSY && clock_s() >= until)
-            st = busy(fd, path, e);
-        else if (st == ST_OK && got == BUSY && !noted) {
+            st = busy(fd, path, by_text, e);
+        else if (st == ST_OK && got == BUSY && !noted && wait_s >= 1) {
             Holder h = holder_of(fd);
             log_note("%s: held by process %ld on host %s; waiting up to %.0f s", path, h.pid,
                      h.host[0] ? h.host : "(unknown)", wait_s);

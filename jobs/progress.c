@@ -83,7 +83,8 @@ ProgressRates progress_rates(const Progress *p, double now_s, const ProgressCoun
 {
     enum { ENOUGH_ROWS = 20 };
     ProgressRates r = {.elapsed_s = now_s - p->start_s, .left_s = -1};
-    ProgressSample from = {.at_s = p->start_s, .rows_done = c->rows_resumed};
+    double work_s = p->work_s > 0 ? p->work_s : p->start_s;
+    ProgressSample from = {.at_s = work_s, .rows_done = c->rows_resumed};
     if (p->n_samples == PROGRESS_SAMPLES) /* else the run is younger than that */
         from = p->samples[(p->newest + 1) % PROGRESS_SAMPLES];
     double s = now_s - from.at_s;
@@ -92,7 +93,7 @@ ProgressRates progress_rates(const Progress *p, double now_s, const ProgressCoun
     /* Long rows end in bursts: a few of them say less than the whole run does. */
     double rows_per_s = per_second(c->rows_done - from.rows_done, s);
     if (c->rows_done - from.rows_done < ENOUGH_ROWS)
-        rows_per_s = per_second(c->rows_done - c->rows_resumed, r.elapsed_s);
+        rows_per_s = per_second(c->rows_done - c->rows_resumed, now_s - work_s);
     if (c->rows_done >= c->rows_total)
         r.left_s = 0;
     else if (rows_per_s > 0)
@@ -188,6 +189,7 @@ void progress_update(Progress *p, const ProgressCounts *c)
     if (p->mode == PROGRESS_NONE)
         return;
     double now = clock_s();
+    p->work_s = p->work_s > 0 ? p->work_s : now;
     progress_sample(p, now, c);
     if (now < p->due_s)
         return;

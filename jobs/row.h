@@ -122,8 +122,9 @@ typedef struct RowContext {
 
 /* The sampling values that rows without the keys get, from flags, generation_config.json and OpenAI's defaults. */
 void row_default_params(const RowContext *context, SamplingParams *out);
-/* The same with their sources, as one JSON object for the manifest. */
-void row_defaults_json(const RowContext *context, StrBuf *out);
+/* The same as one JSON object: with sources for the manifest, without for a digest, since where a value comes from changes
+ * no output. */
+void row_defaults_json(const RowContext *context, bool sources, StrBuf *out);
 
 /* Parses and tokenizes one line without its line end (CR removed too). duplicate_of: physical line of an earlier row
  * with the same custom_id, or 0. cache may be NULL when context->tokenizer is. */

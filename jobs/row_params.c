@@ -41,37 +41,46 @@ void row_default_params(const RowContext *context, SamplingParams *out)
     out->seed = context->has_seed ? context->seed : 0;
 }
 
-static const char *source(bool flag, bool file)
+typedef struct DefaultsWriter {
+    StrBuf *out;
+    bool sources;
+} DefaultsWriter;
+
+static void add_default(const DefaultsWriter *w, const char *name, double value, bool integer,
+                        bool flag, bool file)
 {
-    return flag ? "flag" : file ? "generation_config.json" : "default";
+    const char *source = flag ? "flag" : file ? "generation_config.json" : "default";
+    strbuf_fmt(w->out, "\"%s\":%s", name, w->sources ? "{\"value\":" : "");
+    if (integer)
+        strbuf_fmt(w->out, "%.0f", value);
+    else
+        strbuf_json_double(w->out, value);
+    if (w->sources)
+        strbuf_fmt(w->out, ",\"from\":\"%s\"}", source);
+    strbuf_str(w->out, ",");
 }
 
-void row_defaults_json(const RowContext *context, StrBuf *out)
+void row_defaults_json(const RowContext *context, bool sources, StrBuf *out)
 {
     static const GenerationDefaults none;
     const GenerationDefaults *g =
         context->generation && context->generation->present ? context->generation : &none;
+    DefaultsWriter w = {out, sources};
     SamplingParams p;
     row_default_params(context, &p);
-    strbuf_fmt(out, "{\"max_tokens\":{\"value\":%d,\"from\":\"%s\"}", p.max_tokens,
-               source(context->has_max_tokens, g->has_max_new_tokens));
-    strbuf_str(out, ",\"temperature\":{\"value\":");
-    strbuf_json_double(out, p.temperature);
-    strbuf_fmt(out, ",\"from\":\"%s\"},\"top_p\":{\"value\":",
-               source(context->has_temperature, g->has_temperature));
-    strbuf_json_double(out, p.top_p);
-    strbuf_fmt(out,
-               ",\"from\":\"%s\"},\"top_k\":{\"value\":%d,\"from\":\"%s\"},\"min_p\":{\"value\":",
-               source(context->has_top_p, g->has_top_p), p.top_k,
-               source(context->has_top_k, g->has_top_k));
-    strbuf_json_double(out, p.min_p);
-    strbuf_fmt(out,
-               ",\"from\":\"%s\"},\"repetition_penalty\":{\"value\":", source(false, g->has_min_p));
-    strbuf_json_double(out, p.repetition_penalty);
-    strbuf_fmt(out, ",\"from\":\"%s\"},\"seed\":{\"value\":%lld,\"from\":\"%s\"}",
-               source(false, g->has_repetition_penalty), (long long)p.seed,
-               source(context->has_seed, false));
-    strbuf_fmt(out, ",\"max_model_len\":%d}", context->max_len);
+    strbuf_str(out, "{");
+    add_default(&w, "max_tokens", p.max_tokens, true, context->has_max_tokens,
+                g->has_max_new_tokens);
+    add_default(&w, "temperature", p.temperature, false, context->has_temperature,
+                g->has_temperature);
+    add_default(&w, "top_p", p.top_p, false, context->has_top_p, g->has_top_p);
+    add_default(&w, "top_k", p.top_k, true, context->has_top_k, g->has_top_k);
+    add_default(&w, "min_p", p.min_p, false, false, g->has_min_p);
+    add_default(&w, "repetition_penalty", p.repetition_penalty, false, false,
+                g->has_repetition_penalty);
+    strbuf_fmt(out, sources ? "\"seed\":{\"value\":%lld,\"from\":\"%s\"}," : "\"seed\":%lld,",
+               (long long)p.seed, context->has_seed ? "flag" : "default");
+    strbuf_fmt(out, "\"max_model_len\":%d}", context->max_len);
 }
 
 static bool is_neutral(const JsonValue *v, const char *neutral)

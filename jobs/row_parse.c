@@ -3,6 +3,7 @@
 #include "jobs/row_params.h"
 
 #include "io/digest.h"
+#include "jobs/row_overlong.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -73,7 +74,8 @@ static Status split_batch_line(const JsonValue *line, Row *r, LineParts *out)
 static Status split_line(const JsonValue *line, Row *r, LineParts *out)
 {
     const JsonValue *ids = json_get(line, "input_ids");
-    *out = (LineParts){.body = line, .prompt = json_get(line, "prompt")};
+    out->body = line;
+    out->prompt = json_get(line, "prompt");
     if (json_get(line, "url") || json_get(line, "body") || json_get(line, "method"))
         return split_batch_line(line, r, out);
     if (json_get(line, "messages"))
@@ -177,18 +179,26 @@ static void truncate_prompt(const RowContext *context, const PromptParams *param
     p->text = NULL;
 }
 
+/* at_least: there may be more than n. */
+static Status check_length(const RowContext *context, size_t n, bool at_least, Row *r)
+{
+    size_t room = (size_t)context->max_len - (r->params.max_tokens > 0);
+    if (n == 0)
+        return row_refuse(r, "invalid_request", "prompt", "the prompt has no tokens");
+    if (n > room)
+        return row_refuse(r, "context_length_exceeded", "input_tokens",
+                          "the prompt has %s%zu tokens; a context of %d takes %zu%s",
+                          at_least ? "at least " : "", n, context->max_len, room,
+                          r->params.max_tokens > 0 ? " and an answer" : "");
+    return ST_OK;
+}
+
 static Status finish_prompt(const RowContext *context, const PromptParams *params, Row *r,
                             Prompt *p, Err *e)
 {
     if (params->truncate)
         truncate_prompt(context, params, r, p);
-    if (p->ids.n == 0)
-        return row_refuse(r, "invalid_request", "prompt", "the prompt has no tokens");
-    size_t room = (size_t)context->max_len - (r->params.max_tokens > 0);
-    if (p->ids.n > room)
-        return row_refuse(r, "context_length_exceeded", "input_tokens",
-                          "the prompt has %zu tokens; a context of %d takes %zu%s", p->ids.n,
-                          context->max_len, room, r->params.max_tokens > 0 ? " and an answer" : "");
+    TRY(check_length(context, p->ids.n, false, r));
     if (r->params.prompt_logprobs < 0)
         return ST_OK;
     p->logprobs = arena_alloc(&r->arena, p->ids.n * sizeof *p->logprobs);
@@ -254,10 +264,10 @@ static Status make_choices(Row *r, Err *e)
     return ST_OK;
 }
 
-static Status parse_line(const RowContext *context, TokenizerCache *cache, const JsonValue *line,
-                         int64_t duplicate_of, Row *r, Err *e)
+static Status parse_tree(const RowContext *context, TokenizerCache *cache, const JsonValue *line,
+                         int64_t duplicate_of, size_t n_overlong, Row *r, Err *e)
 {
-    LineParts parts;
+    LineParts parts = {0};
     PromptParams params;
     if (line->type != JSON_OBJECT)
         return row_refuse(r, "invalid_request", NULL, "the line is not a JSON object");
@@ -268,32 +278,44 @@ static Status parse_line(const RowContext *context, TokenizerCache *cache, const
     TRY(split_line(line, r, &parts));
     TRY(take_model(context, parts.body, r, e));
     TRY(row_params_parse(context, cache, parts.body, r, &params, e));
+    if (n_overlong)
+        return check_length(context, n_overlong, true, r);
     TRY(take_prompts(context, cache, &parts, &params, r, e));
     return make_choices(r, e);
+}
+
+static Status parse_line(const RowContext *context, TokenizerCache *cache, const char *line,
+                         size_t len, int64_t duplicate_of, Row *r, Err *e)
+{
+    Arena tree = {0};
+    StrBuf reduced = {0};
+    JsonValue *v;
+    size_t n_overlong;
+    Status st = ST_OK;
+    TRY_GOTO(sha256_of(line, len, r->digest, e));
+    TRY_GOTO(make_key(r, e));
+    TRY_GOTO(row_cut_overlong(context, line, len, &reduced, &n_overlong, e));
+    st = json_parse(n_overlong ? reduced.data : line, n_overlong ? reduced.len : len, &tree, &v, e);
+    if (st == ST_INPUT)
+        st = row_refuse(r, "invalid_json", NULL, "%s", e->text);
+    else if (st == ST_OK)
+        st = parse_tree(context, cache, v, duplicate_of, n_overlong, r, e);
+fail:
+    arena_free(&tree);
+    strbuf_free(&reduced);
+    return st;
 }
 
 Status row_parse(const RowContext *context, TokenizerCache *cache, const char *line, size_t len,
                  int64_t index, int64_t line_no, int64_t duplicate_of, Row **out, Err *e)
 {
-    Arena tree = {0};
-    JsonValue *v;
     Row *r = calloc(1, sizeof *r);
     *out = NULL;
     if (!r)
         return err_set(e, ST_MEMORY, "not enough memory for a row");
     r->index = index;
     r->line = line_no;
-    Status st = sha256_of(line, len, r->digest, e);
-    if (st == ST_OK)
-        st = make_key(r, e);
-    if (st == ST_OK) {
-        st = json_parse(line, len, &tree, &v, e);
-        if (st == ST_INPUT)
-            st = row_refuse(r, "invalid_json", NULL, "%s", e->text);
-    }
-    if (st == ST_OK)
-        st = parse_line(context, cache, v, duplicate_of, r, e);
-    arena_free(&tree);
+    Status st = parse_line(context, cache, line, len, duplicate_of, r, e);
     if (st == ST_INPUT && !r->error.status) /* the tokenizer refused the text */
         row_fail(r, 400, "invalid_request", "prompt", "%s", e->text);
     if (st != ST_OK && st != ST_INPUT) {

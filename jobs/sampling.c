@@ -6,6 +6,7 @@
  * place. */
 #include "jobs/sampling.h"
 
+#include "jobs/logit_scan.h"
 #include "model/exp_log.h"
 #include "model/sampler.h"
 
@@ -13,20 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 8, BLOCK = 256 };
-
 typedef struct Candidate {
     double weight; /* exp((logit - best) / temperature) */
     int32_t id;
 } Candidate;
 
 struct SamplingScratch {
+    const LogitScan *scan;
     int vocab;
     float *logits;    /* [vocab] the row's own copy */
     double *weight;   /* [vocab] */
     int32_t *count;   /* [vocab] all 0 between calls */
     Candidate *found; /* [vocab] */
-    double *block;    /* [ceil(vocab / BLOCK)] sums of weight */
+    double *block;    /* [ceil(vocab / WEIGHT_BLOCK)] sums of weight */
 };
 
 Status sampling_scratch_create(int vocab, SamplingScratch **out, Err *e)
@@ -37,11 +37,12 @@ Status sampling_scratch_create(int vocab, SamplingScratch **out, Err *e)
         return err_set(e, ST_MEMORY, "not enough memory to sample");
     size_t n = (size_t)vocab;
     s->vocab = vocab;
+    s->scan = logit_scan_best();
     s->logits = malloc((n + 1) * sizeof *s->logits);
     s->weight = malloc((n + 1) * sizeof *s->weight);
     s->count = calloc(n + 1, sizeof *s->count);
     s->found = malloc((n + 1) * sizeof *s->found);
-    s->block = malloc((n / BLOCK + 1) * sizeof *s->block);
+    s->block = malloc((n / WEIGHT_BLOCK + 1) * sizeof *s->block);
     if (!s->logits || !s->weight || !s->count || !s->found || !s->block) {
         sampling_scratch_free(s);
         return err_set(e, ST_MEMORY, "not enough memory to sample among %d tokens", vocab);
@@ -62,58 +63,16 @@ void sampling_scratch_free(SamplingScratch *s)
     free(s);
 }
 
-/* The largest value; ST_INPUT for NaN or infinite logits, or when all are -inf. */
-static Status find_max(const float *x, int n, float *max, Err *e)
+/* The largest value and its first index; ST_INPUT for NaN or infinite logits, or when all are
+ * -inf. */
+static Status find_max(const LogitScan *scan, const float *x, int n, float *max, int32_t *first,
+                       Err *e)
 {
-    float best[LANES];
-    int bad[LANES] = {0}, i = 0;
-    for (int l = 0; l < LANES; l++)
-        best[l] = -INFINITY;
-    for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) {
-            best[l] = x[i + l] > best[l] ? x[i + l] : best[l];
-            bad[l] |= !(x[i + l] < INFINITY);
-        }
-    for (; i < n; i++) {
-        best[0] = x[i] > best[0] ? x[i] : best[0];
-        bad[0] |= !(x[i] < INFINITY);
-    }
-    for (int l = 1; l < LANES; l++) {
-        best[0] = best[l] > best[0] ? best[l] : best[0];
-        bad[0] |= bad[l];
-    }
-    if (bad[0])
+    if (!scan->find_max(x, n, max, first))
         return err_set(e, ST_INPUT, "the model's logits are not numbers");
-    if (best[0] == -INFINITY)
-        return err_set(e, ST_INPUT, "no token is allowed here");
-    *max = best[0];
+    if (*max == -INFINITY)
+        return err_set(e, ST_USAGE, "the request leaves no token to choose from");
     return ST_OK;
-}
-
-/* The lowest index with that value. */
-static int32_t find_first(const float *x, float value)
-{
-    int32_t i = 0;
-    while (x[i] != value)
-        i++;
-    return i;
-}
-
-static double add_lanes(const double sum[LANES])
-{
-    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-}
-
-static double sum_of_exp(const float *x, int n, float max)
-{
-    double sum[LANES] = {0};
-    int i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++)
-            sum[l] += exp_of_negative((double)x[i + l] - (double)max);
-    for (; i < n; i++)
-        sum[0] += exp_of_negative((double)x[i] - (double)max);
-    return add_lanes(sum);
 }
 
 /* Best first; a later index never passes an equal value. */
@@ -131,25 +90,16 @@ static int find_top(const float *x, int n, int n_top, int32_t *id)
     return have;
 }
 
-static int32_t rank_of(const float *x, int n, int32_t id)
-{
-    float v = x[id];
-    int32_t above = 0;
-    for (int i = 0; i < n; i++)
-        above += x[i] > v;
-    for (int i = 0; i < id; i++)
-        above += x[i] == v;
-    return above + 1;
-}
-
 Status sampling_logprobs(const float *logits, int vocab, int32_t id, int n_top, TokenLogprobs *out,
                          Err *e)
 {
+    const LogitScan *scan = logit_scan_best();
     float max;
-    TRY(find_max(logits, vocab, &max, e));
-    double log_sum = log_of_sum(sum_of_exp(logits, vocab, max)); /* the largest term is 1 */
+    int32_t first;
+    TRY(find_max(scan, logits, vocab, &max, &first, e));
+    double log_sum = log_of_sum(scan->sum_of_exp(logits, vocab, max)); /* the largest term is 1 */
     out->logprob = (float)((double)logits[id] - (double)max - log_sum);
-    out->rank = rank_of(logits, vocab, id);
+    out->rank = 1 + scan->count_before(logits, vocab, logits[id], id);
     out->n_top = find_top(logits, vocab, n_top < MAX_LOGPROBS ? n_top : MAX_LOGPROBS, out->top_id);
     for (int i = 0; i < out->n_top; i++)
         out->top_logprob[i] = (float)((double)logits[out->top_id[i]] - (double)max - log_sum);
@@ -239,33 +189,14 @@ static void apply_counts(const TokenIds *out, float presence, float frequency, i
     }
 }
 
-/* Weights of all tokens, those below min_p of the best at 0, and their sums by block. */
-static double fill_weights(SamplingScratch *s, const float *x, float max, const SamplingParams *p)
-{
-    double total = 0;
-    for (int from = 0; from < s->vocab; from += BLOCK) {
-        int end = from + BLOCK < s->vocab ? from + BLOCK : s->vocab;
-        double sum = 0;
-        for (int i = from; i < end; i++) {
-            double w = exp_of_negative(((double)x[i] - (double)max) / p->temperature);
-            s->weight[i] = w < p->min_p ? 0 : w;
-        }
-        for (int i = from; i < end; i++)
-            sum += s->weight[i];
-        s->block[from / BLOCK] = sum;
-        total += sum;
-    }
-    return total;
-}
-
 /* Inverse distribution function over the ids in ascending order: first the block, then the token.
  */
 static int32_t draw_from_all(const SamplingScratch *s, double target)
 {
     int32_t last = 0;
-    for (int from = 0; from < s->vocab; from += BLOCK) {
-        int end = from + BLOCK < s->vocab ? from + BLOCK : s->vocab;
-        bool here = target < s->block[from / BLOCK];
+    for (int from = 0; from < s->vocab; from += WEIGHT_BLOCK) {
+        int end = from + WEIGHT_BLOCK < s->vocab ? from + WEIGHT_BLOCK : s->vocab;
+        bool here = target < s->block[from / WEIGHT_BLOCK];
         for (int i = from; i < end && here; i++) {
             if (s->weight[i] > 0)
                 last = i;
@@ -275,10 +206,10 @@ static int32_t draw_from_all(const SamplingScratch *s, double target)
         }
         if (here)
             return last; /* rounding left a little over */
-        if (s->block[from / BLOCK] > 0)
+        if (s->block[from / WEIGHT_BLOCK] > 0)
             for (int i = from; i < end; i++)
                 last = s->weight[i] > 0 ? i : last;
-        target -= s->block[from / BLOCK];
+        target -= s->block[from / WEIGHT_BLOCK];
     }
     return last;
 }
@@ -286,11 +217,6 @@ static int32_t draw_from_all(const SamplingScratch *s, double target)
 static bool is_worse(const Candidate *a, const Candidate *b)
 {
     return a->weight < b->weight || (a->weight == b->weight && a->id > b->id);
-}
-
-static int best_first(const void *a, const void *b)
-{
-    return is_worse(a, b) ? 1 : is_worse(b, a) ? -1 : 0;
 }
 
 static void sift_down(Candidate *heap, int n, int at)
@@ -342,41 +268,85 @@ static int select_heavy(SamplingScratch *s, double total, double top_p)
     return n;
 }
 
-/* The shortest run of the sorted candidates that holds top_p of total; *kept is its sum. */
-static int keep_top_p(const Candidate *c, int n, double total, double top_p, double *kept)
+static void swap(Candidate *a, Candidate *b)
 {
-    double sum = 0;
-    int i = 0;
-    while (i < n && (i == 0 || sum < top_p * total))
-        sum += c[i++].weight;
-    *kept = sum;
-    return i;
+    Candidate t = *a;
+    *a = *b;
+    *b = t;
 }
 
-static int32_t draw_from_found(const Candidate *c, int n, double target)
+/* The middle one of the first, the middle and the last. */
+static Candidate middle_of(const Candidate *c, int n)
 {
+    const Candidate *a = &c[0], *b = &c[n / 2], *d = &c[n - 1];
+    if (is_worse(a, b) == is_worse(b, d))
+        return *b;
+    return is_worse(b, a) == is_worse(a, d) ? *a : *d;
+}
+
+/* The last of the shortest run, best first, that holds target. Parts around a pivot instead of
+ * sorting: a flat distribution has a hundred thousand candidates. The last few are put in order. */
+static Candidate find_last(Candidate *c, int n, double target)
+{
+    double before = 0;
+    while (n > 8) {
+        Candidate pivot = middle_of(c, n);
+        double heavy = 0;
+        int m = 0;
+        for (int i = 0; i < n; i++)
+            if (!is_worse(&c[i], &pivot)) {
+                heavy += c[i].weight;
+                swap(&c[i], &c[m++]);
+            }
+        if (before + heavy >= target) {
+            n = m;
+        } else {
+            before += heavy;
+            c += m;
+            n -= m;
+        }
+    }
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0 && is_worse(&c[k - 1], &c[k]); k--)
+            swap(&c[k - 1], &c[k]);
     int i = 0;
-    while (i < n - 1 && (target -= c[i].weight) >= 0)
+    while (i < n - 1 && (before += c[i].weight) < target)
         i++;
-    return c[i].id;
+    return c[i];
+}
+
+/* Rules out what is worse than last; the sum of what is left. */
+static double keep_until(SamplingScratch *s, const Candidate *last)
+{
+    double total = 0;
+    for (int at = 0; at < s->vocab; at += WEIGHT_BLOCK) {
+        int end = at + WEIGHT_BLOCK < s->vocab ? at + WEIGHT_BLOCK : s->vocab;
+        double sum = 0;
+        for (int i = at; i < end; i++) {
+            double w = s->weight[i];
+            bool out = w < last->weight || (w == last->weight && i > last->id);
+            sum += s->weight[i] = out ? 0 : w;
+        }
+        total += s->block[at / WEIGHT_BLOCK] = sum;
+    }
+    return total;
 }
 
 static int32_t draw(SamplingScratch *s, const float *x, float max, const SamplingParams *p,
                     double uniform)
 {
-    double total = fill_weights(s, x, max, p), kept = 0;
-    bool top_k = p->top_k > 0 && p->top_k < s->vocab;
-    if (!top_k && p->top_p >= 1)
-        return draw_from_all(s, uniform * total);
-    int n = top_k ? select_top_k(s, p->top_k) : select_heavy(s, total, p->top_p);
-    qsort(s->found, (size_t)n, sizeof *s->found, best_first);
-    if (top_k) {
-        total = 0;
-        for (int i = 0; i < n; i++)
-            total += s->found[i].weight;
+    double total =
+        s->scan->fill_weights(x, s->vocab, max, p->temperature, p->min_p, s->weight, s->block);
+    if (p->top_k > 0 && p->top_k < s->vocab) {
+        int n = select_top_k(s, p->top_k);
+        if (n == p->top_k)
+            total = keep_until(s, &s->found[0]);
     }
-    n = keep_top_p(s->found, n, total, p->top_p, &kept);
-    return draw_from_found(s->found, n, uniform * kept);
+    if (p->top_p < 1) {
+        Candidate last = find_last(s->found, select_heavy(s, total, p->top_p), p->top_p * total);
+        total = keep_until(s, &last);
+    }
+    return draw_from_all(s, uniform * total);
 }
 
 Status sampling_pick(const RowContext *context, const Row *r, const Choice *c, const float *logits,
@@ -386,7 +356,8 @@ Status sampling_pick(const RowContext *context, const Row *r, const Choice *c, c
     const TokenIds *prompt = &r->prompts[c->prompt].ids;
     const float *x = logits;
     float max;
-    TRY(find_max(logits, s->vocab, &max, e));
+    int32_t best;
+    TRY(find_max(s->scan, logits, s->vocab, &max, &best, e));
     if (in_force(context, p, c)) {
         apply_masks(context, p, c, logits, s->logits);
         if (p->repetition_penalty != 1)
@@ -395,10 +366,10 @@ Status sampling_pick(const RowContext *context, const Row *r, const Choice *c, c
             apply_counts(&c->out, (float)p->presence_penalty, (float)p->frequency_penalty, s->count,
                          s->logits);
         x = s->logits;
-        TRY(find_max(x, s->vocab, &max, e));
+        TRY(find_max(s->scan, x, s->vocab, &max, &best, e));
     }
     if (p->temperature == 0) {
-        *id = find_first(x, max);
+        *id = best;
     } else {
         int index = c->prompt * p->n + c->sample;
         double uniform = sampler_uniform(p->seed, r->key, index, (int64_t)c->out.n);

@@ -10,7 +10,8 @@ Status sampling_scratch_create(int vocab, SamplingScratch **out, Err *e);
 void sampling_scratch_free(SamplingScratch *s);
 
 /* Picks the next token of c from logits[0..vocab), which stay unchanged. lp: filled where the row asks for
- * log-probabilities, else NULL. NaN logits: ST_INPUT (the caller makes it the row's error nan_logits). Greedy when
+ * log-probabilities, else NULL. NaN logits: ST_INPUT (the caller makes it the row's error nan_logits);
+ * a request that leaves no token to choose from: ST_USAGE. Greedy when
  * temperature is 0; ties go to the lowest id. */
 Status sampling_pick(const RowContext *context, const Row *r, const Choice *c, const float *logits, SamplingScratch *s,
                      int32_t *id, TokenLogprobs *lp, Err *e);

@@ -424,6 +424,10 @@ static Status accept_one(Scheduler *s, Want *w, Err *e)
         row_fail(row, 500, "nan_logits", NULL, "%s", w->err.text);
         return ST_OK;
     }
+    if (w->st == ST_USAGE) {
+        row_fail(row, 400, "invalid_request", NULL, "%s", w->err.text);
+        return ST_OK;
+    }
     if (w->st != ST_OK) {
         *e = w->err;
         return w->st;

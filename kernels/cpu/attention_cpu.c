@@ -1,7 +1,6 @@
 /* kernels/cpu/attention_cpu.c - keys and values into pages, and attention as tasks of (sequence, KV
- * head, tile of queries). A page of a layer holds the keys of all heads,
- * [n_kv_heads][head_dim][KV_PAGE], then the values,
- * [n_kv_heads][KV_PAGE][cpu_value_stride(head_dim)]. */
+ * head, tile of queries). A page of a layer holds the keys of all heads, then the values; how they lie
+ * within a head is attention.inc's. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -40,29 +39,26 @@ static int pages_touched(const AttnSeq *s)
     return s->n_rows ? (s->pos + s->n_rows - 1) / KV_PAGE - s->pos / KV_PAGE + 1 : 0;
 }
 
-/* Positions lo .. hi-1 of one page. Keys are turned in runs of 16 lanes: a cache line of each row
- * at a time. */
+/* Positions lo .. hi-1 of one page, 16 lanes of the head at a time: a cache line of each row. */
 static void write_page(const AttnJob *job, const AttnSeq *s, int page, int lo, int hi)
 {
     int d = job->spec->head_dim, stride = cpu_value_stride(d), n_kv = job->spec->n_kv_heads;
     float *keys = (float *)(void *)(job->pool + (size_t)s->pages[page] * job->page_bytes);
     float *values = keys + (int64_t)n_kv * d * KV_PAGE;
     int64_t row = s->row + (int64_t)page * KV_PAGE - s->pos; /* of the page's position 0 */
-    for (int h = 0; h < n_kv; h++, keys += d * KV_PAGE, values += stride * KV_PAGE) {
+    for (int h = 0; h < n_kv; h++, keys += d * KV_PAGE, values += stride * KV_PAGE)
         for (int i0 = 0; i0 < d; i0 += PANEL) {
-            int end = d - i0 < PANEL ? d : i0 + PANEL;
+            int n = d - i0 < PANEL ? d - i0 : PANEL;
             for (int j = lo; j < hi; j++) {
-                const float *from = job->k + (row + j) * job->stride + (int64_t)h * d;
-                for (int i = i0; i < end; i++)
-                    keys[i * KV_PAGE + j] = from[i];
+                int64_t from = (row + j) * job->stride + (int64_t)h * d + i0;
+                float *key = keys + (j / PANEL * d + i0) * PANEL + j % PANEL;
+                float *value = values + (i0 * KV_PAGE) + j * PANEL;
+                for (int i = 0; i < n; i++)
+                    key[i * PANEL] = job->k[from + i];
+                for (int i = 0; i < PANEL; i++)
+                    value[i] = i < n ? job->v[from + i] : 0.0f;
             }
         }
-        for (int j = lo; j < hi; j++) {
-            memcpy(values + j * stride, job->v + (row + j) * job->stride + (int64_t)h * d,
-                   (size_t)d * sizeof *values);
-            memset(values + j * stride + d, 0, (size_t)(stride - d) * sizeof *values);
-        }
-    }
 }
 
 static void kv_write_task(void *ctx, int task, int thread)

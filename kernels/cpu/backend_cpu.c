@@ -26,7 +26,7 @@ Status cpu_alloc(Backend *b, size_t bytes, const char *what, void **out, Err *e)
     (void)b;
     size_t align = bytes >= (size_t)2 << 20 ? (size_t)2 << 20 : 64;
     size_t whole = (bytes + align - 1) / align * align;
-    void *p = whole < bytes ? NULL : aligned_alloc(align, whole ? whole : align);
+    void *p = bytes > PTRDIFF_MAX / 2 ? NULL : aligned_alloc(align, whole ? whole : align);
     if (!p)
         return err_set(e, ST_MEMORY, "out of memory: %zu bytes for %s", bytes, what);
     if (align > 64)

@@ -42,6 +42,7 @@ typedef struct Scratch {
     float o[ATTN_ROWS * HEAD_STRIDE];
     float p[ATTN_ROWS * KV_PAGE];
     float max[ATTN_ROWS], sum[ATTN_ROWS];
+    int query[ATTN_ROWS];
 } Scratch;
 
 /* What one attention task works on: rows first .. first+n_rows-1 of one sequence's queries x the

@@ -2,6 +2,7 @@
  * up and the activation, one for down. A task is (expert, block of panels, block of its rows). */
 #include "kernels/cpu/cpu.h"
 
+#include <assert.h>
 #include <limits.h>
 
 typedef struct FfnJob {
@@ -120,6 +121,9 @@ size_t cpu_ffn_scratch_bytes(const Backend *b, int n_pairs, int64_t inter)
 Status cpu_ffn(Backend *b, void *y, const void *x, const int32_t *row_of, const int32_t *first,
                int n_experts, const FfnSpec *spec, void *scratch, Err *e)
 {
+    assert(spec->w13->n_parts == 2 && spec->w13->cols == spec->hidden &&
+           spec->w13->part[0].rows == spec->inter && spec->w2->cols == spec->inter &&
+           n_experts <= spec->w13->n_mats && n_experts <= spec->w2->n_mats);
     if (n_experts > MAX_GROUPS)
         return err_set(e, ST_INPUT, "%s: %d experts on one rank, at most %d", spec->w13->name,
                        n_experts, MAX_GROUPS);

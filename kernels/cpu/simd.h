@@ -59,12 +59,13 @@ INLINE V v_from_f16(const uint8_t *p)
     memcpy(&bits, p, sizeof bits);
     return f16_to_float(bits);
 }
-INLINE V v_times_power(V v, V n)
+INLINE V v_power(V t)
 {
-    if (isnan(n))
-        return n;
-    int whole = (int)n, half = whole >> 1;
-    return v * ldexpf(1.0f, half) * ldexpf(1.0f, whole - half);
+    uint32_t bits;
+    memcpy(&bits, &t, sizeof bits);
+    bits = (bits << 23) + 0x3f800000U;
+    memcpy(&t, &bits, sizeof t);
+    return t;
 }
 INLINE V v_keep(V v, int first, int lo, int hi)
 {
@@ -112,14 +113,11 @@ INLINE V v_from_f16(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
-/* v * 2^n in two steps, so that results below 2^-126 round once and those above overflow. */
-INLINE V v_times_power(V v, V n)
+/* 2^n for t = n + 1.5 * 2^23, which holds n in its low bits: 0 for n = -127, infinity for n = 128. */
+INLINE V v_power(V t)
 {
-    __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
-    __m256i rest = _mm256_sub_epi32(whole, half), bias = _mm256_set1_epi32(127);
-    __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-    __m256i b = _mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23);
-    return _mm256_mul_ps(_mm256_mul_ps(v, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+    __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000)));
 }
 /* Lane i stays when lo <= first + i < hi; the others become -infinity. */
 INLINE V v_keep(V v, int first, int lo, int hi)
@@ -171,13 +169,10 @@ INLINE V v_from_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
-INLINE V v_times_power(V v, V n)
+INLINE V v_power(V t)
 {
-    __m512i whole = _mm512_cvtps_epi32(n), half = _mm512_srai_epi32(whole, 1);
-    __m512i rest = _mm512_sub_epi32(whole, half), bias = _mm512_set1_epi32(127);
-    __m512i a = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-    __m512i b = _mm512_slli_epi32(_mm512_add_epi32(rest, bias), 23);
-    return _mm512_mul_ps(_mm512_mul_ps(v, _mm512_castsi512_ps(a)), _mm512_castsi512_ps(b));
+    __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f800000)));
 }
 INLINE V v_keep(V v, int first, int lo, int hi)
 {
@@ -244,24 +239,23 @@ INLINE float max16(const V s[NV])
 }
 #endif
 
-/* e^v within 2 ulp: v = n ln 2 + r, |r| <= ln 2 / 2, Taylor to r^7 (the next term is below 2^-27).
- * Beyond the clamps the result is 0 or infinity anyway; NaN stays NaN. */
+/* e^v within 2 ulp: v = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial that is within 2^-28 of e^r. Below
+ * -126.5 ln 2 (1e-38) it is 0, above 127.5 ln 2 (2e38) infinite; NaN stays NaN. */
 INLINE V v_exp(V v)
 {
     const float shift = 0x1.8p23f; /* adding it rounds to an integer, nearest even */
-    v = v_max(v_set1(-105.0f), v_min(v_set1(89.0f), v));
-    V n = v_sub(v_fma(v, v_set1(0x1.715476p+0f), v_set1(shift)), v_set1(shift));
+    v = v_max(v_set1(-88.0f), v_min(v_set1(89.0f), v));
+    V t = v_fma(v, v_set1(0x1.715476p+0f), v_set1(shift)), n = v_sub(t, v_set1(shift));
     V r = v_fma(n, v_set1(-0x1.62e4p-1f), v); /* ln 2 in two pieces; n * the first is exact */
     r = v_fma(n, v_set1(-0x1.7f7d1cp-20f), r);
-    V p = v_set1(1.0f / 5040);
-    p = v_fma(p, r, v_set1(1.0f / 720));
-    p = v_fma(p, r, v_set1(1.0f / 120));
-    p = v_fma(p, r, v_set1(1.0f / 24));
-    p = v_fma(p, r, v_set1(1.0f / 6));
-    p = v_fma(p, r, v_set1(0.5f));
+    V p = v_set1(0x1.6a5234p-10f);
+    p = v_fma(p, r, v_set1(0x1.12396cp-7f));
+    p = v_fma(p, r, v_set1(0x1.5558aap-5f));
+    p = v_fma(p, r, v_set1(0x1.555492p-3f));
+    p = v_fma(p, r, v_set1(0x1.fffffcp-2f));
     p = v_fma(p, r, v_set1(1.0f));
     p = v_fma(p, r, v_set1(1.0f));
-    return v_times_power(p, n);
+    return v_mul(p, v_power(t));
 }
 
 /* MXFP4 panels keep a block of 32 inputs x 16 outputs as 256 bytes of codes and 16 scales. The

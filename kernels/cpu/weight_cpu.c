@@ -24,6 +24,10 @@ static Status check_shape(const char *name, int n_mats, const WeightPart *parts,
         if ((unsigned)parts[i].format >= N_FORMATS)
             return err_set(e, ST_INPUT, "%s: part %d has an unknown format", name, i);
         const QuantFormat *f = quant_format(parts[i].format);
+        /* All parts of all matrices, filled up to panels, must stay countable. */
+        if (quant_row_bytes(f, cols) > PTRDIFF_MAX / 4 / n_mats / (parts[i].rows + 2 * PANEL))
+            return err_set(e, ST_MEMORY, "%s: %d x [%lld, %lld] is more than any memory holds",
+                           name, n_mats, (long long)parts[i].rows, (long long)cols);
         if (cols % f->block)
             return err_set(e, ST_INPUT, "%s: %lld inputs are not whole %s blocks of %d", name,
                            (long long)cols, f->name, f->block);
@@ -58,9 +62,7 @@ Status cpu_weight_create(Backend *b, const char *name, WeightUse use, int n_mats
         w->mat_bytes += (bytes + 63) / 64 * 64;
     }
     void *data;
-    Status st = w->mat_bytes > SIZE_MAX / (size_t)n_mats
-                    ? err_set(e, ST_MEMORY, "%s: more bytes than an address can count", name)
-                    : cpu_alloc(b, (size_t)n_mats * w->mat_bytes, name, &data, e);
+    Status st = cpu_alloc(b, (size_t)n_mats * w->mat_bytes, name, &data, e);
     if (st != ST_OK) {
         free(w);
         return st;

@@ -3,6 +3,7 @@
 #include "io/digest.h"
 #include "jobs/input.h"
 #include "tests/support/check.h"
+#include "tests/support/temp_dir.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/test_input_XXXXXX";
-static char file_path[64], index_path[64];
+static char dir[TEMP_DIR_MAX];
+static char file_path[TEMP_DIR_MAX + 16], index_path[TEMP_DIR_MAX + 16];
 
 enum { MAX_ROWS = 6 };
 
@@ -218,7 +219,7 @@ static int test_refusals(void)
     Input in;
     uint8_t digest[32];
     int64_t n_rows;
-    char missing[80], nowhere[80];
+    char missing[TEMP_DIR_MAX + 16], nowhere[TEMP_DIR_MAX + 16];
     snprintf(missing, sizeof missing, "%s/absent", dir);
     snprintf(nowhere, sizeof nowhere, "%s/absent/index", dir);
     int failed = write_file("{}\n", 3);
@@ -235,7 +236,7 @@ static int test_refusals(void)
 int main(void)
 {
     int failed = 0;
-    if (!mkdtemp(dir))
+    if (!temp_dir_create(dir))
         return check_true("a directory for the test", false);
     snprintf(file_path, sizeof file_path, "%s/rows.jsonl", dir);
     snprintf(index_path, sizeof index_path, "%s/index", dir);
@@ -244,8 +245,6 @@ int main(void)
     failed += test_long_lines();
     failed += test_many_rows();
     failed += test_refusals();
-    unlink(file_path);
-    unlink(index_path);
-    rmdir(dir);
+    temp_dir_remove(dir);
     return test_result(failed);
 }

@@ -381,7 +381,7 @@ static int test_merge_full(void)
 /* More segments than are kept open, rows larger than the buffer, an empty input. */
 static int test_merge_sizes(void)
 {
-    enum { ROWS = 700 };
+    enum { ROWS = 300 };
     int failed = 0;
     Job job;
     Err e = {.text = ""};
@@ -399,7 +399,7 @@ static int test_merge_sizes(void)
         char text[20];
         size_t n = (size_t)snprintf(text, sizeof text, "row %d", row);
         failed += check_int("create", segment_create(job.dir, 1, row, 3600, &s, &e), ST_OK);
-        bool big = row == 3 || row == 699;
+        bool big = row == 3 || row == 299;
         failed += check_int("append",
                             segment_append(s, RECORD_RESULT, (row * 37) % ROWS, false,
                                            big ? large : text, big ? 5000000 : n, &e),
@@ -421,7 +421,7 @@ static int test_merge_sizes(void)
         if (!end)
             break;
         *end = 0;
-        wrong += source == 3 || source == 699 ? strlen(at) != 5000000 : strcmp(at, want) != 0;
+        wrong += source == 3 || source == 299 ? strlen(at) != 5000000 : strcmp(at, want) != 0;
         at = end + 1;
     }
     failed += check_int("lines", lines, ROWS);

@@ -466,17 +466,26 @@ static int test_defaults(void)
                                              r->params.top_k == 0 && r->params.seed == -4 &&
                                              r->params.max_tokens == 6 && r->params.min_p == 0);
     row_free(r);
-    row_defaults_json(&context, &json);
+    row_defaults_json(&context, true, &json);
     failed += check_has("for the manifest", json.data,
                         "\"temperature\":{\"value\":0.0,\"from\":\"flag\"}");
     failed += check_has("for the manifest", json.data,
                         "\"min_p\":{\"value\":0.125,\"from\":\"generation_config.json\"}");
     file.has_min_p = false;
     strbuf_clear(&json);
-    row_defaults_json(&context, &json);
+    row_defaults_json(&context, true, &json);
     failed +=
         check_has("for the manifest", json.data, "\"min_p\":{\"value\":0.0,\"from\":\"default\"}");
+    StrBuf same = {0};
+    strbuf_clear(&json);
+    row_defaults_json(&context, false, &json);
+    file.has_min_p = true;
+    file.min_p = 0;
+    row_defaults_json(&context, false, &same);
+    failed += check_str("the digest sees values only", same.data, json.data);
+    failed += check_has("the digest sees values only", json.data, "\"top_k\":3,\"min_p\":0.0");
     strbuf_free(&json);
+    strbuf_free(&same);
     file.has_top_p = true;
     context.has_top_p = false;
     file.top_p = 0; /* a file that says nonsense is held to the same ranges */
@@ -562,6 +571,51 @@ static int test_prompts(void)
     return failed;
 }
 
+/* Lines above 1 MiB, where a hopeless prompt is measured and not parsed. */
+static int test_overlong(void)
+{
+    static const struct {
+        const char *name, *front, *back;
+        int status;
+        const char *code, *message;
+    } table[] = {
+        {"ids", "{\"input_ids\":[", "]}", 400, "context_length_exceeded", "600000 tokens"},
+        {"ids of a batch line",
+         "{\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":[", "]}}", 400,
+         "context_length_exceeded", "600000 tokens"},
+        {"a bad key wins", "{\"prompt\":[", "],\"n\":0}", 400, "invalid_request", "n must"},
+        {"truncated", "{\"prompt\":[", "],\"truncate_prompt_tokens\":3}", 0, NULL, NULL},
+        {"a list in a list", "{\"prompt\":[[", "]]}", 400, "context_length_exceeded", "600000"},
+        {"not the prompt", "{\"prompt\":[5],\"x\":[", "]}", 0, NULL, NULL},
+        {"not the prompt of a batch line",
+         "{\"custom_id\":\"a\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":[5]},\"prompt\":[",
+         "]}", 0, NULL, NULL},
+        {"text", "{\"prompt\":\"", "\"}", 400, "context_length_exceeded", "at least"},
+        {"text with an escape", "{\"prompt\":\"\\n", "\"}", 400, "context_length_exceeded",
+         "at least"},
+        {"text, truncated", "{\"truncate_prompt_tokens\":1,\"prompt\":\"", "\"}", 0, NULL, NULL},
+        {"two texts", "{\"prompt\":[\"a\",\"", "\"]}", 400, "context_length_exceeded",
+         "1199999 tokens"},
+        {"broken behind", "{\"prompt\":[", "]", 400, "invalid_json", ""},
+    };
+    int failed = 0;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        StrBuf line = {0};
+        strbuf_str(&line, table[i].front);
+        for (int k = 0; k < 600000; k++)
+            strbuf_add(&line, k ? ",5" : "5", k ? 2 : 1);
+        strbuf_str(&line, table[i].back);
+        Row *r = parse(line.data, 0);
+        failed += check_refusal(table[i].name, r, table[i].status, table[i].code,
+                                !table[i].code || table[i].code[0] == 'i' ? NULL : "input_tokens");
+        if (table[i].message)
+            failed += check_has(table[i].name, r->error.message, table[i].message);
+        row_free(r);
+        strbuf_free(&line);
+    }
+    return failed;
+}
+
 static int test_without_tokenizer(void)
 {
     const Tokenizer *saved = context.tokenizer;
@@ -610,6 +664,7 @@ int main(void)
     failed += test_defaults();
     failed += test_values();
     failed += test_prompts();
+    failed += test_overlong();
     failed += test_without_tokenizer();
     failed += test_known_keys();
     tokenizer_cache_free(cache);

@@ -1,7 +1,9 @@
 /* tests/jobs/test_sampling.c - Philox against its published vectors, exp and log against the C
  * library, the order of the logits pipeline, and the distribution of what is drawn (fixed seeds, so
  * the outcome never varies). */
+#include "jobs/logit_scan.h"
 #include "jobs/sampling.h"
+#include "kernels/backend.h"
 #include "model/exp_log.h"
 #include "model/sampler.h"
 #include "tests/support/check.h"
@@ -168,6 +170,48 @@ static int test_logprobs(void)
     return failed;
 }
 
+/* Both compilations of the passes give the same bits. */
+static int test_same_bits(void)
+{
+    static const int sizes[] = {1, 7, 8, 255, 256, 1025, 5003};
+    int failed = 0;
+    if (isa_best() < ISA_AVX2) {
+        printf("skipped: the passes for AVX2, which this processor lacks\n");
+        return 0;
+    }
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        int n = sizes[k];
+        const LogitScan *scan[2] = {&logit_scan_plain, &logit_scan_avx2};
+        float *x = malloc((size_t)n * sizeof *x), max[2];
+        double *w[2], *block[2], total[2], sum[2];
+        int32_t first[2], before[2];
+        if (!x)
+            abort();
+        fill_logits(x, n);
+        for (int i = 0; i < 2; i++) {
+            w[i] = malloc((size_t)n * sizeof **w);
+            block[i] = malloc(((size_t)n / WEIGHT_BLOCK + 1) * sizeof **block);
+            if (!w[i] || !block[i])
+                abort();
+            failed += check_true("numbers", scan[i]->find_max(x, n, &max[i], &first[i]));
+            sum[i] = scan[i]->sum_of_exp(x, n, max[i]);
+            before[i] = scan[i]->count_before(x, n, x[n / 2], n / 2);
+            total[i] = scan[i]->fill_weights(x, n, max[i], 0.7, 0.01, w[i], block[i]);
+        }
+        failed += check_true("maximum",
+                             max[0] == max[1] && first[0] == first[1] && x[first[0]] == max[0]);
+        failed += check_true("sums", sum[0] == sum[1] && total[0] == total[1]);
+        failed += check_int("before", before[0], before[1]);
+        failed += check_true("weights", memcmp(w[0], w[1], (size_t)n * sizeof **w) == 0);
+        for (int i = 0; i < 2; i++) {
+            free(w[i]);
+            free(block[i]);
+        }
+        free(x);
+    }
+    return failed;
+}
+
 static int test_odd_logits(void)
 {
     static const struct {
@@ -186,7 +230,7 @@ static int test_odd_logits(void)
         {"NaN", {0, NAN, 1}, 3, ST_INPUT, 0},
         {"NaN in a full lane", {0, 0, 0, NAN, 0, 0, 0, 0, 1}, 9, ST_INPUT, 0},
         {"infinity", {0, INFINITY, 1}, 3, ST_INPUT, 0},
-        {"nothing left", {-INFINITY, -INFINITY}, 2, ST_INPUT, 0},
+        {"nothing left", {-INFINITY, -INFINITY}, 2, ST_USAGE, 0},
     };
     int failed = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -324,7 +368,7 @@ static int test_pipeline(void)
                 failed += check_int(
                     cases[i].name,
                     sampling_pick(&s->context, &s->row, &s->choice, x, s->scratch, &id, NULL, &e),
-                    cases[i].want < 0 ? ST_INPUT : ST_OK);
+                    cases[i].want < 0 ? ST_USAGE : ST_OK);
             failed += check_int(cases[i].name, id, cases[i].want);
             setup_free(s);
         }
@@ -392,6 +436,7 @@ static int test_distribution(void)
         {"top_k 33 of many", 700, {.temperature = 2, .top_p = 1, .top_k = 33}},
         {"top_p 0.5", 10, {.temperature = 1.5, .top_p = 0.5}},
         {"top_p 0.9 of many", 700, {.temperature = 2, .top_p = 0.9}},
+        {"top_p 0.99 of nearly equal ones", 700, {.temperature = 50, .top_p = 0.99}},
         {"top_p next to nothing", 10, {.temperature = 1, .top_p = 1e-9}},
         {"min_p 0.2", 10, {.temperature = 1, .top_p = 1, .min_p = 0.2}},
         {"min_p 1", 10, {.temperature = 1, .top_p = 1, .min_p = 1}},
@@ -454,6 +499,7 @@ int main(void)
     failed += test_uniform();
     failed += test_exp_log();
     failed += test_logprobs();
+    failed += test_same_bits();
     failed += test_odd_logits();
     failed += test_pipeline();
     failed += test_distribution();

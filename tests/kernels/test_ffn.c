@@ -56,6 +56,17 @@ static const Case cases[] = {
      false,
      3,
      {6, 13, 2}},
+    {"f32 beside bf16",
+     40,
+     40,
+     FORMAT_F32,
+     FORMAT_BF16,
+     FORMAT_F32,
+     &silu,
+     false,
+     true,
+     2,
+     {12, 31}},
     {"past a tile", 288, 272, FORMAT_F16, FORMAT_F16, FORMAT_BF16, &silu, true, true, 2, {8, 5}},
 };
 

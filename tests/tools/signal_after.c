@@ -6,11 +6,13 @@
  * ended it. SIGNAL is a number; 0: none. */
 #include <dirent.h>
 #include <errno.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -61,10 +63,52 @@ static void nap(double s)
     nanosleep(&t, NULL);
 }
 
+typedef struct When {
+    double seconds;
+    char files[4096]; /* pattern; empty: after the start */
+    long long bytes;
+} When;
+
+static bool when_parse(const char *text, When *w)
+{
+    char *end;
+    *w = (When){.seconds = strtod(text, &end)};
+    const char *colon = strrchr(end, ':');
+    if (*end == 0)
+        return end != text;
+    if (*end != '@' || !colon || (size_t)(colon - end) > sizeof w->files)
+        return false;
+    memcpy(w->files, end + 1, (size_t)(colon - end) - 1);
+    w->bytes = atoll(colon + 1);
+    return true;
+}
+
+/* Whether the files of w have grown as far as it says. */
+static bool has_come(const When *w)
+{
+    glob_t found;
+    long long bytes = 0;
+    struct stat st;
+    if (!w->files[0])
+        return true;
+    if (glob(w->files, GLOB_NOSORT, NULL, &found) != 0)
+        return false;
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        bytes += stat(found.gl_pathv[i], &st) == 0 ? (long long)st.st_size : 0;
+    globfree(&found);
+    return bytes > w->bytes;
+}
+
 static pid_t start(char **command)
 {
     pid_t child = fork();
     if (child == 0) {
+        /* Some runners of tests block signals, and a blocked one never reaches mpirun. */
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        for (int sig = 1; sig < NSIG; sig++)
+            signal(sig, SIG_DFL);
         setsid();
         execvp(command[0], command);
         perror(command[0]);
@@ -79,20 +123,22 @@ int main(int argc, char **argv)
     int whom = 0, status = 0;
     while (whom < N_WHOM && (argc < 5 || strcmp(argv[3], names[whom]) != 0))
         whom++;
-    if (whom == N_WHOM) {
-        fprintf(stderr, "usage: signal_after SECONDS SIGNAL first|rest|one|all COMMAND...\n");
+    When when;
+    if (whom == N_WHOM || !when_parse(argv[1], &when)) {
+        fprintf(stderr, "usage: signal_after WHEN SIGNAL first|rest|one|all COMMAND...\n");
         return 2;
     }
     int sig = atoi(argv[2]);
     pid_t child = start(argv + 4);
     if (child < 0)
         return 2;
-    double left = strtod(argv[1], NULL);
-    bool ended = false;
-    while (sig && left > 0 &&
-           !ended) { /* in pieces, so that a command that ends by itself is not waited for */
-        nap(left < 0.02 ? left : 0.02);
-        left -= 0.02;
+    /* In pieces, so that a command that ends by itself is not waited for. */
+    bool ended = false, come = false;
+    while (sig && !ended && !(come && when.seconds <= 0)) {
+        come = come || has_come(&when);
+        double piece = come && when.seconds < 0.01 ? when.seconds : 0.01;
+        nap(piece);
+        when.seconds -= come ? piece : 0;
         ended = waitpid(child, &status, WNOHANG) == child;
     }
     if (sig && !ended) {
