@@ -70,6 +70,8 @@ typedef struct LatentTile {
     int value_groups;
     float scale;
     int n_rows;
+    const char *next; /* what to ask memory for meanwhile, or NULL */
+    int64_t next_bytes;
     const int *seen; /* [n_rows] how many keys each row sees: 0 .. KV_PAGE, not all 0 */
     float *o;        /* [n_rows][o_stride] sums over the pages so far, to be divided by sum */
     int64_t o_stride;

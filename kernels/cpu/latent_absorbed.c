@@ -173,7 +173,7 @@ static void load_tile(const Tiles *x, int t)
     }
 }
 
-static void attend(const Tiles *x, int t, int page)
+static void attend(const Tiles *x, int t, int page, bool ask)
 {
     const LatentJob *job = x->run->job;
     int n = lanes_of(x, t), seen[PANEL], most = 0;
@@ -197,6 +197,9 @@ static void attend(const Tiles *x, int t, int page)
                      .value_stride = job->page_stride,
                      .value_groups = x->o_stride / PANEL,
                      .scale = job->spec->scale,
+                     .next = ask ? (const char *)(const void *)latent_page(job, x->seq, page + 1)
+                                 : NULL,
+                     .next_bytes = (int64_t)job->page_bytes,
                      .n_rows = n,
                      .seen = seen,
                      .o = x->o + (int64_t)t * PANEL * x->o_stride,
@@ -253,7 +256,7 @@ static void attend_task(void *ctx, int task, int thread)
     int last = x.position + (end - 1) / spec->n_heads;
     for (int page = 0; page <= last / KV_PAGE; page++)
         for (int t = 0; t < x.n; t++)
-            attend(&x, t, page);
+            attend(&x, t, page, t == 0 && page < last / KV_PAGE);
     for (int t = 0; t < x.n; t++)
         store_tile(&x, t);
 }

@@ -291,6 +291,90 @@ static void bench_attention(Bench *bench, int n_seqs, int context, bool decode)
     free(r.seqs);
 }
 
+enum { MLA_HEADS = 16, MLA_NOPE = 128, MLA_ROPE = 64, MLA_V = 128, MLA_LATENT = 512 };
+
+typedef struct LatentRun {
+    Bench *bench;
+    LatentSpec spec;
+    LatentWeights w;
+    LatentForm form;
+    float *q, *out;
+    void *pool, *scratch;
+    AttnSeq *seqs;
+    int n_seqs;
+} LatentRun;
+
+static void run_latent(void *ctx, int run)
+{
+    (void)run;
+    LatentRun *r = ctx;
+    Err e;
+    if (r->bench->ops->latent_attention(r->bench->b, r->out, r->q, r->pool, r->seqs, r->n_seqs,
+                                        &r->spec, &r->w, r->form, r->scratch, &e) != ST_OK)
+        fail(e.text);
+}
+
+/* Operations that the form cannot do without: the two products with kv_b_proj, the scores and the
+ * weighted sums. */
+static double latent_flops(LatentForm form, double rows, double positions, double keys)
+{
+    double heads = MLA_HEADS, up = 2.0 * MLA_LATENT * (MLA_NOPE + MLA_V);
+    return form == LATENT_EXPANDED
+               ? heads * (positions * up + keys * 2.0 * (MLA_NOPE + MLA_ROPE + MLA_V))
+               : heads * (rows * up + keys * 2.0 * (2 * MLA_LATENT + MLA_ROPE));
+}
+
+/* Prefill: n_seqs prompts of so many positions, expanded. Decode: one absorbed row each. */
+static void bench_latent(Bench *bench, int n_seqs, int context, bool decode)
+{
+    char name[100];
+    snprintf(name, sizeof name, "latent %s %d x %d", decode ? "decode" : "prefill", n_seqs,
+             context);
+    if (!wanted(bench, name))
+        return;
+    const BackendOps *ops = bench->ops;
+    int n_pages = (context + KV_PAGE - 1) / KV_PAGE, rows = decode ? 1 : context;
+    LatentRun r = {.bench = bench,
+                   .spec = {MLA_HEADS, MLA_NOPE, MLA_ROPE, MLA_V, MLA_LATENT, 0.07f},
+                   .form = decode ? LATENT_ABSORBED : LATENT_EXPANDED,
+                   .n_seqs = n_seqs};
+    size_t pool_bytes =
+        (size_t)(n_seqs * n_pages) * ops->latent_page_bytes(bench->b, MLA_LATENT + MLA_ROPE);
+    size_t scratch_bytes = ops->latent_scratch_bytes(bench->b, n_seqs * rows, &r.spec);
+    Err e;
+    if (ops->alloc(bench->b, pool_bytes, "pages", &r.pool, &e) != ST_OK ||
+        ops->alloc(bench->b, scratch_bytes, "scratch", &r.scratch, &e) != ST_OK)
+        fail(e.text);
+    uint64_t seed = 4;
+    for (size_t i = 0; i < pool_bytes / sizeof(float); i++)
+        ((float *)r.pool)[i] = (float)(int32_t)test_random(&seed) * 0x1p-31f;
+    Weight *up = random_weight(bench, FORMAT_BF16, MLA_HEADS, 2, MLA_NOPE, MLA_LATENT);
+    Weight *absorb = random_weight(bench, FORMAT_BF16, MLA_HEADS, 1, MLA_LATENT, MLA_NOPE);
+    r.w = (LatentWeights){up, absorb};
+    r.q = test_floats((int64_t)n_seqs * rows * MLA_HEADS * (MLA_NOPE + MLA_ROPE), 5);
+    r.out = test_alloc((size_t)(n_seqs * rows * MLA_HEADS * MLA_V) * sizeof(float));
+    r.seqs = test_alloc((size_t)n_seqs * sizeof *r.seqs);
+    int32_t *pages = test_alloc((size_t)(n_seqs * n_pages) * sizeof *pages);
+    for (int s = 0; s < n_seqs; s++) {
+        for (int p = 0; p < n_pages; p++)
+            pages[s * n_pages + p] = p * n_seqs + s;
+        r.seqs[s] = (AttnSeq){s * rows, rows, context - rows, pages + s * n_pages};
+    }
+    double keys = n_seqs * (decode ? context : context * (context + 1.0) / 2);
+    double bytes = (double)n_seqs * context * (MLA_LATENT + MLA_ROPE) * 4.0 +
+                   (double)(ops->weight_bytes(up) + (decode ? ops->weight_bytes(absorb) : 0));
+    report(bench, name, best_time(bench, run_latent, &r), bytes,
+           latent_flops(r.form, n_seqs * rows, (double)n_seqs * context, keys));
+    ops->weight_destroy(bench->b, up);
+    ops->weight_destroy(bench->b, absorb);
+    ops->release(bench->b, r.pool);
+    ops->release(bench->b, r.scratch);
+    free(pages);
+    free(r.q);
+    free(r.out);
+    free(r.seqs);
+}
+
 static void run_all(Bench *bench)
 {
     bench_matmul(bench, FORMAT_BF16, 2880, 4096);
@@ -306,6 +390,11 @@ static void run_all(Bench *bench)
     bench_attention(bench, 1, 4096, false);
     bench_attention(bench, 256, 512, true);
     bench_attention(bench, 256, 4096, true);
+    bench_latent(bench, 1, 512, false);
+    bench_latent(bench, 1, 4096, false);
+    bench_latent(bench, 64, 24, false);
+    bench_latent(bench, 64, 512, true);
+    bench_latent(bench, 256, 512, true);
 }
 
 int main(int argc, char **argv)
