@@ -1,14 +1,13 @@
 /* io/regex_compile.c - from the text of a pattern to instructions, by way of a tree. */
 #include "io/regex_internal.h"
 
-#include "io/arena.h"
 #include "io/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A hostile pattern must not fill memory: {1000}{1000} would. Nesting bounds the recursion here. */
-enum { MOST_CODE = 20000, MOST_REPEAT = 1000, MOST_NESTING = 100 };
+/* A hostile pattern must not fill memory: {1000}{1000} would. */
+enum { MOST_CODE = 20000, MOST_REPEAT = 1000 };
 
 typedef enum NodeType {
     N_EMPTY,
@@ -31,375 +30,35 @@ typedef struct Node {
     struct Node *next;  /* of the parent's children */
 } Node;
 
-typedef struct Compiler {
-    const char *pattern;
-    const uint8_t *at, *end;
-    Regex *r;
-    Arena arena;
-    bool fold; /* inside (?i:...) */
-    int depth;
-    Err *e;
-} Compiler;
-
-static Status bad(const Compiler *c, const char *what)
-{
-    return err_set(c->e, ST_INPUT, "pattern, byte %zu: %s",
-                   (size_t)((const char *)c->at - c->pattern), what);
-}
-
-static Status no_memory(const Compiler *c)
-{
-    return err_set(c->e, ST_MEMORY, "no memory to compile a pattern");
-}
-
-static bool peek(const Compiler *c, char want)
-{
-    return c->at < c->end && *c->at == (uint8_t)want;
-}
-
-static bool accept(Compiler *c, const char *want)
-{
-    size_t n = strlen(want);
-    if ((size_t)(c->end - c->at) < n || memcmp(c->at, want, n) != 0)
-        return false;
-    c->at += n;
-    return true;
-}
-
-static uint32_t next_code(Compiler *c)
-{
-    uint32_t code = utf8_code(c->at);
-    c->at += utf8_len(*c->at);
-    return code;
-}
-
-static Status new_node(Compiler *c, NodeType type, Node **out)
+static Status new_node(RegexParser *c, NodeType type, Node **out)
 {
     *out = arena_alloc(&c->arena, sizeof **out);
     if (!*out)
-        return no_memory(c);
+        return regex_no_memory(c);
     **out = (Node){.type = type};
     return ST_OK;
 }
 
-/* ---- sets ---- */
-
-static void set_add(RegexSet *s, uint32_t code)
-{
-    s->bits[code >> 3] |= (uint8_t)(1 << (code & 7));
-}
-
-static void set_remove(RegexSet *s, uint32_t code)
-{
-    s->bits[code >> 3] &= (uint8_t) ~(1 << (code & 7));
-}
-
-static void set_add_range(RegexSet *s, uint32_t first, uint32_t last)
-{
-    for (uint32_t code = first; code <= last; code++)
-        set_add(s, code);
-}
-
-static void set_invert(RegexSet *s)
-{
-    for (size_t i = 0; i < sizeof s->bits; i++)
-        s->bits[i] = (uint8_t)~s->bits[i];
-}
-
-static void set_unite(RegexSet *s, const RegexSet *other)
-{
-    for (size_t i = 0; i < sizeof s->bits; i++)
-        s->bits[i] |= other->bits[i];
-}
-
-static void set_intersect(RegexSet *s, const RegexSet *other)
-{
-    for (size_t i = 0; i < sizeof s->bits; i++)
-        s->bits[i] &= other->bits[i];
-}
-
-/* Characters whose category is in categories (bits 1 << category) or whose flags meet flags. */
-static void set_add_class(RegexSet *s, unsigned categories, unsigned flags)
-{
-    for (uint32_t code = 0; code < UNICODE_END; code++)
-        if ((categories >> (unicode_class[code] & UC_CATEGORY) & 1) || unicode_class[code] & flags)
-            set_add(s, code);
-}
-
-/* Keeps a finished set in the pattern; equal sets are kept once. Takes ownership of s. */
-static Status keep_set(Compiler *c, RegexSet *s, uint32_t *index)
-{
-    Regex *r = c->r;
-    for (size_t i = 0; i < r->n_sets; i++) {
-        if (memcmp(r->sets[i], s, sizeof *s) == 0) {
-            free(s);
-            *index = (uint32_t)i;
-            return ST_OK;
-        }
-    }
-    if (r->n_sets == MOST_SETS) {
-        free(s);
-        return bad(c, "more than 200 different classes");
-    }
-    *index = (uint32_t)r->n_sets;
-    r->sets[r->n_sets++] = s;
-    return ST_OK;
-}
-
-enum { LETTERS = 1 << UC_LU | 1 << UC_LL | 1 << UC_LT | 1 << UC_LM | 1 << UC_LO };
-
-static const struct {
-    const char *name;
-    unsigned categories, flags;
-    bool cased; /* differs between cases, so (?i:) would have to fold it */
-} properties[] = {
-    {"L", LETTERS, 0, false},    {"Letter", LETTERS, 0, false}, {"Lu", 1 << UC_LU, 0, true},
-    {"Ll", 1 << UC_LL, 0, true}, {"Lt", 1 << UC_LT, 0, true},   {"Lm", 1 << UC_LM, 0, true},
-    {"Lo", 1 << UC_LO, 0, true}, {"M", 1 << UC_M, 0, true},     {"N", 1 << UC_N, 0, true},
-    {"Nd", 0, UC_ND, false},     {"P", 1 << UC_P, 0, false},    {"S", 1 << UC_S, 0, true},
-    {"Han", 0, UC_HAN, false},
-};
-
-/* \p{Name}, \P{Name}, \p{^Name}; c->at is behind the p. */
-static Status parse_property(Compiler *c, bool negative, RegexSet *s)
-{
-    const uint8_t *start = c->at;
-    if (!accept(c, "{"))
-        return bad(c, "\\p needs a name in braces");
-    if (accept(c, "^"))
-        negative = !negative;
-    const uint8_t *name = c->at, *close = memchr(name, '}', (size_t)(c->end - name));
-    size_t len = close ? (size_t)(close - name) : 0;
-    for (size_t i = 0; close && i < sizeof properties / sizeof *properties; i++) {
-        if (strlen(properties[i].name) != len || memcmp(properties[i].name, name, len) != 0)
-            continue;
-        if (c->fold && properties[i].cased)
-            break;
-        set_add_class(s, properties[i].categories, properties[i].flags);
-        if (negative)
-            set_invert(s);
-        c->at = close + 1;
-        return ST_OK;
-    }
-    c->at = start;
-    return bad(c, c->fold ? "this property is not supported inside (?i:)"
-                          : "this property is not supported");
-}
-
-static bool hex_code(Compiler *c, int least, int most, uint32_t *out)
-{
-    int n = 0;
-    uint32_t v = 0;
-    for (; n < most && c->at < c->end; n++, c->at++) {
-        int ch = *c->at, digit = ch >= '0' && ch <= '9'   ? ch - '0'
-                                 : ch >= 'a' && ch <= 'f' ? ch - 'a' + 10
-                                 : ch >= 'A' && ch <= 'F' ? ch - 'A' + 10
-                                                          : -1;
-        if (digit < 0)
-            break;
-        v = v * 16 + (uint32_t)digit;
-    }
-    *out = v;
-    return n >= least && v < UNICODE_END && (v < 0xd800 || v > 0xdfff);
-}
-
-/* An escape that stands for one character; c->at is behind the backslash. */
-static Status parse_char_escape(Compiler *c, uint32_t *code)
-{
-    static const char names[] = "tnrfvae", values[] = "\t\n\r\f\v\a\033";
-    uint32_t ch = next_code(c);
-    const char *named = ch < 0x80 && ch ? strchr(names, (int)ch) : NULL;
-    bool ok = true;
-    *code = ch;
-    if (named)
-        *code = (uint32_t)values[named - names];
-    else if (ch == 'x' && accept(c, "{"))
-        ok = hex_code(c, 1, 8, code) && accept(c, "}");
-    else if (ch ==
-             'x') /* two digits are a byte there; beyond ASCII it would be part of a character */
-        ok = hex_code(c, 2, 2, code) && *code < 0x80;
-    else if (ch == 'u')
-        ok = hex_code(c, 4, 4, code);
-    else if ((ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z'))
-        ok = false;
-    return ok ? ST_OK : bad(c, "this escape is not supported");
-}
-
-/* \d \s \w \h \p and their opposites into s; *is_class is false, and nothing is read, for other
- * escapes. */
-static Status parse_class_escape(Compiler *c, bool bracketed, RegexSet *s, bool *is_class)
-{
-    uint8_t ch = *c->at;
-    bool negative = ch >= 'A' && ch <= 'Z';
-    *is_class = true;
-    c->at++;
-    switch (ch | 0x20) {
-    case 'p':
-        return parse_property(c, negative, s);
-    case 'd':
-        set_add_class(s, 0, UC_ND);
-        break;
-    case 's':
-        set_add_class(s, 1 << UC_SPACE, 0);
-        break;
-    case 'w':
-        set_add_class(s, 0, UC_WORD);
-        for (const char *k = "\xb2\xb3\xb9\xbc\xbd\xbe"; bracketed && *k; k++)
-            set_remove(s, (uint8_t)*k);
-        break;
-    case 'h':
-        set_add_range(s, '0', '9');
-        set_add_range(s, 'A', 'F');
-        set_add_range(s, 'a', 'f');
-        break;
-    default:
-        c->at--;
-        *is_class = false;
-        return ST_OK;
-    }
-    if (negative)
-        set_invert(s);
-    return ST_OK;
-}
-
-static bool ascii_letter(uint32_t code)
-{
-    return (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z');
-}
-
-/* Adds what equals code when case is ignored. Only ASCII letters are folded; among all of Unicode
- * they have two more partners, the long s and the Kelvin sign. */
-static void set_add_folded(RegexSet *s, uint32_t code)
-{
-    set_add(s, code);
-    if (!ascii_letter(code))
-        return;
-    set_add(s, code ^ 0x20);
-    if ((code | 0x20) == 's')
-        set_add(s, 0x17f);
-    if ((code | 0x20) == 'k')
-        set_add(s, 0x212a);
-}
-
-static Status parse_set(Compiler *c, RegexSet *out);
-
-/* One item of a class: a character, a range, an escape or a nested class. */
-static Status parse_set_item(Compiler *c, RegexSet *s, RegexSet *scratch)
-{
-    uint32_t first, last;
-    bool is_class = false;
-    memset(scratch, 0, sizeof *scratch);
-    if (peek(c, '[')) {
-        if (c->end - c->at > 1 && c->at[1] == ':')
-            return bad(c, "[: :] is not supported");
-        c->at++;
-        TRY(parse_set(c, scratch));
-        set_unite(s, scratch);
-        return ST_OK;
-    }
-    if (accept(c, "\\")) {
-        if (c->at == c->end)
-            return bad(c, "a backslash at the end");
-        TRY(parse_class_escape(c, true, scratch, &is_class));
-        if (is_class) {
-            set_unite(s, scratch);
-            return c->at + 1 < c->end && c->at[0] == '-' && c->at[1] != ']'
-                       ? bad(c, "a range cannot start with a class")
-                       : ST_OK;
-        }
-        TRY(parse_char_escape(c, &first));
-    } else {
-        first = next_code(c);
-    }
-    last = first;
-    if (c->end - c->at > 1 && c->at[0] == '-' && c->at[1] != ']') {
-        c->at++;
-        if (accept(c, "\\")) {
-            if (c->at == c->end)
-                return bad(c, "a backslash at the end");
-            TRY(parse_char_escape(c, &last));
-        } else if (peek(c, '[')) {
-            return bad(c, "a range cannot end in a class");
-        } else {
-            last = next_code(c);
-        }
-        if (last < first)
-            return bad(c, "an empty range");
-    }
-    if (c->fold && last >= 0x80)
-        return bad(c, "(?i:) is supported for ASCII only");
-    for (uint32_t code = first; code <= last; code++) {
-        if (c->fold)
-            set_add_folded(s, code);
-        else
-            set_add(s, code);
-    }
-    return ST_OK;
-}
-
-/* c->at is behind the opening bracket; reads the closing one. && binds weaker than the items beside
- * it. */
-static Status parse_set_body(Compiler *c, RegexSet *out, RegexSet *part, RegexSet *scratch)
-{
-    bool negative = accept(c, "^"), first = true, intersecting = false;
-    for (;;) {
-        if (c->at == c->end)
-            return bad(c, "a class does not end");
-        bool last = accept(c, "]");
-        if (last || accept(c, "&&")) {
-            if (first)
-                return bad(c, "an empty class");
-            if (intersecting)
-                set_intersect(out, part);
-            else
-                memcpy(out, part, sizeof *out);
-            intersecting = true;
-            memset(part, 0, sizeof *part);
-            first = true;
-            if (!last)
-                continue;
-            if (negative)
-                set_invert(out);
-            return ST_OK;
-        }
-        TRY(parse_set_item(c, part, scratch));
-        first = false;
-    }
-}
-
-static Status parse_set(Compiler *c, RegexSet *out)
-{
-    if (++c->depth > MOST_NESTING)
-        return bad(c, "nested too deeply");
-    RegexSet *parts = calloc(2, sizeof *parts);
-    if (!parts)
-        return no_memory(c);
-    Status st = parse_set_body(c, out, parts, parts + 1);
-    free(parts);
-    c->depth--;
-    return st;
-}
-
 /* ---- the tree ---- */
 
-static Status parse_alternatives(Compiler *c, Node **out);
+static Status parse_alternatives(RegexParser *c, Node **out);
 
-static Status new_set_node(Compiler *c, RegexSet *s, Node **out)
+static Status new_set_node(RegexParser *c, RegexSet *s, Node **out)
 {
     Status st = new_node(c, N_SET, out);
     if (st != ST_OK) {
         free(s);
         return st;
     }
-    return keep_set(c, s, &(*out)->x);
+    return regex_keep_set(c, s, &(*out)->x);
 }
 
-static Status parse_class_node(Compiler *c, Node **out)
+static Status parse_class_node(RegexParser *c, Node **out)
 {
     RegexSet *s = calloc(1, sizeof *s);
     if (!s)
-        return no_memory(c);
-    Status st = parse_set(c, s);
+        return regex_no_memory(c);
+    Status st = regex_parse_set(c, s);
     if (st != ST_OK) {
         free(s);
         return st;
@@ -407,27 +66,27 @@ static Status parse_class_node(Compiler *c, Node **out)
     return new_set_node(c, s, out);
 }
 
-static Status parse_group(Compiler *c, Node **out)
+static Status parse_group(RegexParser *c, Node **out)
 {
     bool old_fold = c->fold;
     NodeType type = N_CAT;
     uint32_t negative = 0;
     Node *body = NULL;
-    if (accept(c, "?i:")) {
+    if (regex_accept(c, "?i:")) {
         c->fold = true;
-    } else if (accept(c, "?=")) {
+    } else if (regex_accept(c, "?=")) {
         type = N_LOOK;
-    } else if (accept(c, "?!")) {
+    } else if (regex_accept(c, "?!")) {
         type = N_LOOK;
         negative = 1;
-    } else if (accept(c, "?>")) {
+    } else if (regex_accept(c, "?>")) {
         type = N_ATOMIC;
-    } else if (!accept(c, "?:") && peek(c, '?')) {
-        return bad(c, "this kind of group is not supported");
+    } else if (!regex_accept(c, "?:") && regex_peek(c, '?')) {
+        return regex_bad(c, "this kind of group is not supported");
     }
     TRY(parse_alternatives(c, &body));
-    if (!accept(c, ")"))
-        return bad(c, "a group does not end");
+    if (!regex_accept(c, ")"))
+        return regex_bad(c, "a group does not end");
     c->fold = old_fold;
     if (type == N_CAT) {
         *out = body;
@@ -439,29 +98,29 @@ static Status parse_group(Compiler *c, Node **out)
     return ST_OK;
 }
 
-static Status parse_char_node(Compiler *c, uint32_t code, Node **out)
+static Status parse_char_node(RegexParser *c, uint32_t code, Node **out)
 {
-    if (!c->fold || (code < 0x80 && !ascii_letter(code))) {
+    if (!c->fold || (code < 0x80 && !regex_is_letter(code))) {
         TRY(new_node(c, N_CHAR, out));
         (*out)->x = code;
         return ST_OK;
     }
     if (code >= 0x80)
-        return bad(c, "(?i:) is supported for ASCII only");
+        return regex_bad(c, "(?i:) is supported for ASCII only");
     RegexSet *s = calloc(1, sizeof *s);
     if (!s)
-        return no_memory(c);
-    set_add_folded(s, code);
+        return regex_no_memory(c);
+    regex_set_add_folded(s, code);
     return new_set_node(c, s, out);
 }
 
-static Status parse_escape_node(Compiler *c, Node **out)
+static Status parse_escape_node(RegexParser *c, Node **out)
 {
     static const char names[] = "AzZbB";
     static const RegexAnchor anchors[] = {RX_TEXT_START, RX_TEXT_END, RX_TEXT_END_NEWLINE,
                                           RX_WORD_EDGE, RX_NO_WORD_EDGE};
     if (c->at == c->end)
-        return bad(c, "a backslash at the end");
+        return regex_bad(c, "a backslash at the end");
     const char *named = *c->at ? strchr(names, *c->at) : NULL;
     if (named) {
         c->at++;
@@ -471,46 +130,46 @@ static Status parse_escape_node(Compiler *c, Node **out)
     }
     RegexSet *s = calloc(1, sizeof *s);
     if (!s)
-        return no_memory(c);
+        return regex_no_memory(c);
     bool is_class;
-    Status st = parse_class_escape(c, false, s, &is_class);
+    Status st = regex_parse_class_escape(c, false, s, &is_class);
     if (st == ST_OK && is_class)
         return new_set_node(c, s, out);
     free(s);
     TRY(st);
     uint32_t code;
-    TRY(parse_char_escape(c, &code));
+    TRY(regex_parse_char_escape(c, &code));
     return parse_char_node(c, code, out);
 }
 
-static Status parse_atom(Compiler *c, Node **out)
+static Status parse_atom(RegexParser *c, Node **out)
 {
-    if (accept(c, "("))
+    if (regex_accept(c, "("))
         return parse_group(c, out);
-    if (accept(c, "["))
+    if (regex_accept(c, "["))
         return parse_class_node(c, out);
-    if (accept(c, "\\"))
+    if (regex_accept(c, "\\"))
         return parse_escape_node(c, out);
-    if (accept(c, ".")) {
+    if (regex_accept(c, ".")) {
         RegexSet *s = calloc(1, sizeof *s);
         if (!s)
-            return no_memory(c);
-        set_add(s, '\n');
-        set_invert(s);
+            return regex_no_memory(c);
+        regex_set_add(s, '\n');
+        regex_set_invert(s);
         return new_set_node(c, s, out);
     }
-    if (peek(c, '^') || peek(c, '$')) {
+    if (regex_peek(c, '^') || regex_peek(c, '$')) {
         TRY(new_node(c, N_ASSERT, out));
         (*out)->x = *c->at++ == '^' ? RX_LINE_START : RX_LINE_END;
         return ST_OK;
     }
-    if (peek(c, '*') || peek(c, '+') || peek(c, '?'))
-        return bad(c, "nothing to repeat");
-    return parse_char_node(c, next_code(c), out);
+    if (regex_peek(c, '*') || regex_peek(c, '+') || regex_peek(c, '?'))
+        return regex_bad(c, "nothing to repeat");
+    return parse_char_node(c, regex_next_code(c), out);
 }
 
 /* {m,n}, {m,}, {,n}, {m}; false, and nothing is read, when the brace is a plain character. */
-static bool parse_counts(Compiler *c, int32_t *min, int32_t *max, bool *fixed)
+static bool parse_counts(RegexParser *c, int32_t *min, int32_t *max, bool *fixed)
 {
     const uint8_t *start = c->at;
     int32_t n[2] = {0, RX_NO_LIMIT};
@@ -524,7 +183,7 @@ static bool parse_counts(Compiler *c, int32_t *min, int32_t *max, bool *fixed)
             break;
     }
     *fixed = which == 0;
-    if (!peek(c, '}') || (!digits[0] && !digits[1])) {
+    if (!regex_peek(c, '}') || (!digits[0] && !digits[1])) {
         c->at = start;
         return false;
     }
@@ -563,38 +222,38 @@ static bool may_be_empty(const Node *n)
     return true;
 }
 
-static Status parse_repeats(Compiler *c, Node **atom)
+static Status parse_repeats(RegexParser *c, Node **atom)
 {
     for (;;) {
         int32_t min = 0, max = RX_NO_LIMIT;
         bool counted = false, fixed = false;
-        if (accept(c, "?"))
+        if (regex_accept(c, "?"))
             max = 1;
-        else if (accept(c, "+"))
+        else if (regex_accept(c, "+"))
             min = 1;
-        else if (peek(c, '{') && parse_counts(c, &min, &max, &fixed))
+        else if (regex_peek(c, '{') && parse_counts(c, &min, &max, &fixed))
             counted = true;
-        else if (!accept(c, "*"))
+        else if (!regex_accept(c, "*"))
             return ST_OK;
         if (min > max || min > MOST_REPEAT || (max != RX_NO_LIMIT && max > MOST_REPEAT))
-            return bad(c, "repeat counts must be in order and at most 1000");
+            return regex_bad(c, "repeat counts must be in order and at most 1000");
         if ((*atom)->type == N_ASSERT || (*atom)->type == N_LOOK)
-            return bad(c, "repeating an anchor or a look-ahead is not supported");
+            return regex_bad(c, "repeating an anchor or a look-ahead is not supported");
         if (max == RX_NO_LIMIT && may_be_empty(*atom))
-            return bad(c, "repeating without end what may match nothing is not supported");
+            return regex_bad(c, "repeating without end what may match nothing is not supported");
         Node *repeat;
         TRY(new_node(c, N_REPEAT, &repeat));
         repeat->child = *atom;
         repeat->min = min;
         repeat->max = max;
         /* Oniguruma's Ruby syntax: {n,m}+ is a repeat of a repeat, and so is {n}?. */
-        if (!(counted && fixed) && accept(c, "?"))
+        if (!(counted && fixed) && regex_accept(c, "?"))
             repeat->mode = RX_LAZY;
-        else if (!counted && accept(c, "+"))
+        else if (!counted && regex_accept(c, "+"))
             repeat->mode = RX_POSSESSIVE;
         *atom = repeat;
-        if (++c->depth > MOST_NESTING)
-            return bad(c, "nested too deeply");
+        if (++c->depth > RX_MOST_NESTING)
+            return regex_bad(c, "nested too deeply");
     }
 }
 
@@ -608,7 +267,7 @@ static bool folds_together(uint32_t a, uint32_t b)
     return false;
 }
 
-static Status parse_sequence(Compiler *c, Node **out)
+static Status parse_sequence(RegexParser *c, Node **out)
 {
     Node **link;
     uint32_t last = 0;
@@ -618,7 +277,7 @@ static Status parse_sequence(Compiler *c, Node **out)
         uint32_t code = *c->at;
         Node *atom;
         if (c->fold && folds_together(last, code))
-            return bad(c, "these letters have a ligature; not supported inside (?i:)");
+            return regex_bad(c, "these letters have a ligature; not supported inside (?i:)");
         last = code;
         int depth = c->depth;
         TRY(parse_atom(c, &atom));
@@ -630,18 +289,18 @@ static Status parse_sequence(Compiler *c, Node **out)
     return ST_OK;
 }
 
-static Status parse_alternatives(Compiler *c, Node **out)
+static Status parse_alternatives(RegexParser *c, Node **out)
 {
-    if (++c->depth > MOST_NESTING)
-        return bad(c, "nested too deeply");
+    if (++c->depth > RX_MOST_NESTING)
+        return regex_bad(c, "nested too deeply");
     Node *first, **link;
     TRY(parse_sequence(c, &first));
     *out = first;
-    if (peek(c, '|')) {
+    if (regex_peek(c, '|')) {
         TRY(new_node(c, N_ALT, out));
         (*out)->child = first;
         link = &first->next;
-        while (accept(c, "|")) {
+        while (regex_accept(c, "|")) {
             TRY(parse_sequence(c, link));
             link = &(*link)->next;
         }
@@ -652,16 +311,16 @@ static Status parse_alternatives(Compiler *c, Node **out)
 
 /* ---- instructions ---- */
 
-static Status emit(Compiler *c, RegexCode code, size_t *at)
+static Status emit(RegexParser *c, RegexCode code, size_t *at)
 {
     Regex *r = c->r;
     if (r->n_code >= MOST_CODE)
-        return bad(c, "the pattern is too large");
+        return regex_bad(c, "the pattern is too large");
     if (r->n_code == r->cap_code) {
         size_t cap = r->cap_code ? r->cap_code * 2 : 64;
         RegexCode *p = realloc(r->code, cap * sizeof *p);
         if (!p)
-            return no_memory(c);
+            return regex_no_memory(c);
         r->code = p;
         r->cap_code = cap;
     }
@@ -671,15 +330,15 @@ static Status emit(Compiler *c, RegexCode code, size_t *at)
     return ST_OK;
 }
 
-static uint32_t here(const Compiler *c)
+static uint32_t here(const RegexParser *c)
 {
     return (uint32_t)c->r->n_code;
 }
 
-static Status generate(Compiler *c, const Node *n);
+static Status generate(RegexParser *c, const Node *n);
 
 /* A SPLIT whose sides are the next instruction and a place that is not known yet. */
-static Status emit_choice(Compiler *c, bool lazy, size_t *at)
+static Status emit_choice(RegexParser *c, bool lazy, size_t *at)
 {
     TRY(emit(c, (RegexCode){.op = RX_SPLIT}, at));
     c->r->code[*at].x = c->r->code[*at].y = here(c);
@@ -687,7 +346,7 @@ static Status emit_choice(Compiler *c, bool lazy, size_t *at)
     return ST_OK;
 }
 
-static void set_way_out(Compiler *c, size_t split)
+static void set_way_out(RegexParser *c, size_t split)
 {
     RegexCode *code = &c->r->code[split];
     if (code->mode == RX_LAZY)
@@ -696,7 +355,7 @@ static void set_way_out(Compiler *c, size_t split)
         code->y = here(c);
 }
 
-static Status generate_group_repeat(Compiler *c, const Node *n)
+static Status generate_group_repeat(RegexParser *c, const Node *n)
 {
     bool lazy = n->mode == RX_LAZY;
     size_t split, first_split = 0;
@@ -724,7 +383,7 @@ static Status generate_group_repeat(Compiler *c, const Node *n)
     return ST_OK;
 }
 
-static Status generate_repeat(Compiler *c, const Node *n)
+static Status generate_repeat(RegexParser *c, const Node *n)
 {
     bool single = n->child->type == N_CHAR || n->child->type == N_SET;
     size_t start;
@@ -742,7 +401,7 @@ static Status generate_repeat(Compiler *c, const Node *n)
     return ST_OK;
 }
 
-static Status generate_alternatives(Compiler *c, const Node *n)
+static Status generate_alternatives(RegexParser *c, const Node *n)
 {
     size_t split, jump, last_jump = 0;
     for (const Node *k = n->child; k; k = k->next) {
@@ -764,7 +423,7 @@ static Status generate_alternatives(Compiler *c, const Node *n)
     return ST_OK;
 }
 
-static Status generate(Compiler *c, const Node *n)
+static Status generate(RegexParser *c, const Node *n)
 {
     size_t start;
     switch (n->type) {
@@ -804,12 +463,12 @@ Status regex_compile(const char *pattern, size_t len, Regex **out, Err *e)
     Regex *r = calloc(1, sizeof *r);
     if (!r)
         return err_set(e, ST_MEMORY, "no memory to compile a pattern");
-    Compiler c = {.pattern = pattern, .at = (const uint8_t *)pattern, .r = r, .e = e};
+    RegexParser c = {.pattern = pattern, .at = (const uint8_t *)pattern, .r = r, .e = e};
     c.end = c.at + len;
     Node *tree;
     Status st = parse_alternatives(&c, &tree);
     if (st == ST_OK && c.at < c.end)
-        st = bad(&c, "a parenthesis closes nothing");
+        st = regex_bad(&c, "a parenthesis closes nothing");
     if (st == ST_OK)
         st = generate(&c, tree);
     if (st == ST_OK)

@@ -19,7 +19,7 @@ struct Tokenizer {
     AddedToken *added; /* [n_added] in the order they were added */
     size_t n_added, cap_added;
     Text *contents;          /* [cap_added] of the tokens in added, for by_content */
-    VocabTable by_content;      /* content -> index in added */
+    VocabTable by_content;   /* content -> index in added */
     int32_t next_id;         /* of an added token that is not in the vocabulary */
     AddedMatcher raw;        /* over the text as given: the tokens with normalized false */
     AddedMatcher normalized; /* over normalized text: the others, normalized as well */
@@ -39,6 +39,40 @@ struct TokenizerCache {
     PreScratch pre;
     AddedSpans raw, normalized;
 };
+
+/* ---- tokenizer_added.c ---- */
+
+/* Says once per file how many ids are not what the file says. */
+typedef struct IdCheck {
+    size_t n_wrong;
+    AddedToken first;
+    int64_t stated;
+} IdCheck;
+
+/* Room for as many added tokens as the two files can name (config may be NULL), once the model is there. */
+Status added_reserve(Tokenizer *t, const JsonValue *list, const JsonValue *config, Err *e);
+AddedToken *added_find(Tokenizer *t, const char *content, size_t len); /* NULL: none */
+/* The content and flags of an entry, borrowed from it; what is missing is false. */
+Status added_read(const JsonValue *spec, AddedToken *out, Err *e);
+/* Adds a copy of token unless its content is there already or empty. */
+Status added_add(Tokenizer *t, AddedToken token, Err *e);
+/* stated: the id in the file, which need not be the one that token got. */
+Status added_check_id(const Tokenizer *t, const AddedToken *token, int64_t stated, IdCheck *check,
+                      Err *e);
+void added_warn_ids(const Tokenizer *t, const IdCheck *check, const char *name);
+/* The "added_tokens" member. */
+Status added_load(Tokenizer *t, const JsonValue *list, const char *name, Err *e);
+/* The two matchers, and what the tokens decode to, once all are added. */
+Status added_build_matchers(Tokenizer *t, Err *e);
+
+/* ---- tokenizer_config.c ---- */
+
+/* Adds the tokens that only tokenizer_config.json has, and finds BOS and EOS. */
+Status config_load(Tokenizer *t, const JsonValue *config, const char *name, Err *e);
+/* For a tokenizer.json without a template: what add_bos_token and add_eos_token ask for. */
+Status config_load_bos_rule(Tokenizer *t, const JsonValue *config, Err *e);
+
+/* ---- tokenizer_decode.c ---- */
 
 /* tokenizer_decode without clean_up_tokenization_spaces, which streams do not do either. */
 Status tokenizer_decode_plain(const Tokenizer *t, const int32_t *ids, size_t n, bool skip_special,

@@ -24,7 +24,8 @@ typedef struct Weight Weight; /* a bank of matrices of one shape, repacked for t
 typedef enum IsaLevel { ISA_SCALAR, ISA_AVX2, ISA_AVX512, N_ISA_LEVELS } IsaLevel;
 
 typedef struct BackendConfig {
-    Team *team;     /* borrowed; must outlive the backend; NULL: the caller alone */
+    Team *team;     /* borrowed; must outlive the backend; NULL: the caller alone. Ops and weight_set run on
+                     * it, so only the thread that made it may call them */
     IsaLevel isa;   /* at most isa_best() */
     int local_rank; /* picks the device */
 } BackendConfig;

@@ -17,10 +17,11 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+/* for (int i = 0; i < n; i++), n a constant, as straight code: what it indexes can then be registers. */
 #ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLLED(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
-#define UNROLL _Pragma("GCC unroll 64")
+#define UNROLLED(i, n) _Pragma("GCC unroll 64") for (int i = 0; i < (n); i++)
 #endif
 
 /* min and max return their second argument when one is NaN: put the data there. */
@@ -308,8 +309,7 @@ INLINE int mx_place(int lane, int k, int *shift)
 INLINE MxScale mx_scale(const uint8_t *scales)
 {
     MxScale m;
-    UNROLL
-    for (int v = 0; v < NV; v++) {
+    UNROLLED (v, NV) {
         __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(scales + v * VL)));
         b = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(MX_MOST), b), 7);
         m.down[v] = _mm256_or_si256(b, _mm256_slli_epi32(b, 16));

@@ -197,6 +197,10 @@ static const struct {
      "\"special\":true}},"
      "\"bos_token\":\"<x>\",\"eos_token\":\"<y>\"}",
      NULL, 9, 10, false},
+    {"{\"additional_special_tokens\":[\"<x>\",\"<y>\"],\"cls_token\":\"<z>\",\"bos_token\":\"ab\"}",
+     NULL, 3, -1, false},
+    {"{\"additional_special_tokens\":\"<x>\"}", "is not a list", 0, 0, false},
+    {"{\"additional_special_tokens\":[1]}", "neither a string nor an object", 0, 0, false},
     {"[]", "is not an object", 0, 0, false},
     {"{", "tokenizer_config.json: byte 1", 0, 0, false},
     {"{\"bos_token\":1}", "neither a string nor an object", 0, 0, false},
