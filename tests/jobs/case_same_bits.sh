@@ -42,6 +42,25 @@ for chunk in 1 7 64 100; do same chunk-$chunk 1 --threads 2 --prefill-chunk $chu
 same kv-small 2 --threads 1 --kv-memory 5M
 same kv-tiny 1 --threads 2 --kv-memory 3500K --prefill-chunk 33
 
+# Latent attention: prompts in the expanded form, generated positions in the absorbed one, also when they are computed again.
+mla="$work/mla.jsonl"
+awk 'BEGIN {
+    for (i = 1; i <= 12; i++) {
+        n = (i * 37) % 90 + 1; line = ""
+        for (j = 0; j < n; j++) line = line (j ? "," : "") (2 + (i * 7919 + j * 104729) % 80)
+        printf "{\"custom_id\":\"%d\",\"input_ids\":[%s],\"max_tokens\":%d,\"seed\":%d,\"ignore_eos\":true,", i, line, 20 + i * 3, i
+        printf "\"temperature\":%s,\"logprobs\":1}\n", i % 2 ? "0.9" : "0"
+    }
+}' >"$mla"
+plain_rows=$rows plain_model=$model
+rows=$mla model="$SOURCE/tests/data/families/deepseek_v3-a"
+rm -rf "$work/base" "$work/base.job"
+run base 1 --threads 1
+for ranks in 2 4; do same latent-ranks-$ranks $ranks --threads 1; done
+same latent-chunks 1 --threads 2 --prefill-chunk 7 --max-batch 3
+same latent-kv 2 --threads 1 --kv-memory 170K --prefill-chunk 40
+rows=$plain_rows model=$plain_model
+
 # Only rows with a custom_id keep their results when they move.
 grep custom_id "$rows" >"$work/named.jsonl"
 sort -r "$work/named.jsonl" >"$work/moved.jsonl"
