@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -612,9 +613,62 @@ static int check_refused(void)
     return failed;
 }
 
+/* --- damage --- */
+
+/* What the forward pass and the planning of its buffers rely on. */
+static bool sound(const Arch *a)
+{
+    const RouterSpec *r = &a->router;
+    const LatentSpec *l = &a->latent;
+    bool moe = false, dense = false, ok = a->n_layers > 0 && a->head_dim > 0 && a->n_kv_heads > 0;
+    for (int i = 0; i < a->n_layers; i++) {
+        moe |= a->layers[i].moe;
+        dense |= !a->layers[i].moe;
+        ok &= a->layers[i].window >= 0;
+    }
+    ok &= moe == (r->n_experts > 0) && moe == (a->moe_inter > 0) && (!dense || a->dense_inter > 0);
+    ok &= a->n_heads % a->n_kv_heads == 0 && a->rope.rotary_dim <= a->head_dim;
+    ok &= a->attn_scale > 0 && isfinite(a->attn_scale) && isfinite(a->logits_scale);
+    if (a->attn == ATTN_LATENT)
+        ok &= l->nope_dim > 0 && l->rope_dim == a->rope.rotary_dim && l->v_dim > 0 &&
+              l->latent_dim > 0 && l->n_heads == a->n_heads;
+    if (moe)
+        ok &= r->top_k > 0 && r->n_group > 0 && r->n_experts % r->n_group == 0 &&
+              r->topk_group <= r->n_group &&
+              r->top_k <= r->topk_group * (r->n_experts / r->n_group);
+    return ok && a->shared_inter >= 0 && (moe || (a->shared_inter == 0 && !a->router_correction));
+}
+
+/* Whatever bytes are damaged: refused with a message, or an architecture that holds together. */
+static int check_damage(void)
+{
+    enum { N = sizeof accepted / sizeof *accepted };
+    uint64_t r = 7;
+    int failed = 0, n_ok = 0;
+    for (int round = 0; round < 6000; round++) {
+        char text[6000];
+        Err e = {0};
+        Arch a;
+        size_t n = strlen(accepted[round % N].body);
+        memcpy(text, accepted[round % N].body, n + 1);
+        for (int k = 0; k < 1 + round % 3; k++) {
+            r = r * 6364136223846793005u + 1442695040888963407u;
+            text[(r >> 33) % n] = (char)('0' + (r >> 25) % 10);
+        }
+        if (parse(text, &a, &e) == ST_OK) {
+            n_ok++;
+            failed += sound(&a) ? 0 : check_str("an architecture that holds together", text, "");
+        } else if (!e.text[0]) {
+            failed += check_true("a message", false);
+        }
+        arch_free(&a);
+    }
+    return failed + check_true("some numbers stay possible", n_ok > 60 && n_ok < 5000);
+}
+
 int main(void)
 {
-    int failed = check_accepted() + check_scales() + check_refused();
+    int failed = check_accepted() + check_scales() + check_refused() + check_damage();
     const char *shared = test_shared();
     if (shared)
         failed += check_references(shared);
