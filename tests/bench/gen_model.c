@@ -31,7 +31,7 @@ static const MadeSpec presets[] = {
     /* About 0.6 GB: the shape of Qwen3-30B-A3B with 2 of its 48 layers and a quarter of its
        experts. */
     {"qwen3_moe", 2048, 768, 32, 8, 2, 32768, 32, 4, 128, DTYPE_BF16, .dense_layer = -1},
-    /* About 1.4 GB: DeepSeek-V3's attention (a quarter of its heads) and router, at a third of its
+    /* About 1.7 GB: DeepSeek-V3's attention (a quarter of its heads) and router, at a third of its
        width, with 3 of its 61 layers and a quarter of its experts. */
     {"deepseek_v3",
      2304,
