@@ -35,6 +35,11 @@ const Text *bpe_texts(const Bpe *b)
     return b->texts;
 }
 
+const Text *bpe_pieces(const Bpe *b)
+{
+    return b->pieces;
+}
+
 int32_t bpe_n_ids(const Bpe *b)
 {
     return b->n_ids;

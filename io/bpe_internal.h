@@ -1,4 +1,4 @@
-/* io/bpe_internal.h - the tables that bpe_load.c fills and bpe.c reads. */
+/* io/bpe_internal.h - the tables that bpe_load.c or bpe_ranks.c fills and bpe.c reads. */
 #ifndef MB_IO_BPE_INTERNAL_H
 #define MB_IO_BPE_INTERNAL_H
 
@@ -34,6 +34,11 @@ struct Bpe {
     uint64_t *pairs; /* open addressing, 0: free */
     size_t pairs_mask;
 };
+
+/* An empty table for n merges; false when memory is short. */
+bool bpe_create_merges(Bpe *b, size_t n);
+/* There must be room. A pair that comes twice counts as it stands last. */
+void bpe_put_merge(Bpe *b, Merge m);
 
 /* The merge of two ids, or NULL. */
 static inline const Merge *bpe_find_merge(const Bpe *b, uint32_t left, uint32_t right)

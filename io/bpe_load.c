@@ -7,10 +7,6 @@
 
 #include <stdlib.h>
 
-/* Real vocabularies have at most some 260,000 ids; a larger one is a damaged file, and tables are
- * sized from it. */
-enum { MOST_IDS = 1 << 22 };
-
 static Status no_memory(Err *e)
 {
     return err_set(e, ST_MEMORY, "no memory for the vocabulary");
@@ -19,9 +15,9 @@ static Status no_memory(Err *e)
 static Status read_id(const JsonValue *v, int32_t *id, Err *e)
 {
     int64_t n;
-    if (!json_int64(v, &n) || n < 0 || n >= MOST_IDS)
+    if (!json_int64(v, &n) || n < 0 || n >= BPE_MOST_IDS)
         return err_set(e, ST_INPUT, "vocab: the id of \"%.80s\" is not an integer from 0 to %d",
-                       v->key, MOST_IDS - 1);
+                       v->key, BPE_MOST_IDS - 1);
     *id = (int32_t)n;
     return ST_OK;
 }
@@ -102,7 +98,19 @@ static Status merge_sides(const JsonValue *v, size_t index, Text *left, Text *ri
     return ST_OK;
 }
 
-static void put_merge(Bpe *b, Merge m)
+bool bpe_create_merges(Bpe *b, size_t n)
+{
+    int bits = 4;
+    while ((size_t)1 << bits < 2 * n)
+        bits++;
+    b->merge_shift = 64 - bits;
+    b->merges = malloc(sizeof *b->merges << bits);
+    if (b->merges)
+        memset(b->merges, 0xff, sizeof *b->merges << bits);
+    return b->merges != NULL;
+}
+
+void bpe_put_merge(Bpe *b, Merge m)
 {
     uint64_t key = (uint64_t)m.left << 32 | m.right;
     size_t mask = SIZE_MAX >> b->merge_shift;
@@ -130,16 +138,10 @@ static Status load_merges(Bpe *b, const JsonValue *merges, StrBuf *joined, Err *
     static const char version[] = "#version";
     if (!merges || merges->type != JSON_ARRAY)
         return err_set(e, ST_INPUT, "merges is not a list");
-    int bits = 4;
-    while ((size_t)1 << bits < 2 * merges->len)
-        bits++;
     if (merges->len >= NO_RANK)
         return err_set(e, ST_INPUT, "merges is too long");
-    b->merge_shift = 64 - bits;
-    b->merges = malloc(sizeof *b->merges << bits);
-    if (!b->merges)
+    if (!bpe_create_merges(b, merges->len))
         return no_memory(e);
-    memset(b->merges, 0xff, sizeof *b->merges << bits);
     uint32_t rank = 0;
     size_t index = 0;
     for (const JsonValue *v = merges->child; v; v = v->next, index++) {
@@ -158,7 +160,7 @@ static Status load_merges(Bpe *b, const JsonValue *merges, StrBuf *joined, Err *
         TRY(find_part(b, right.at, right.len, index, &m.right, e));
         TRY(find_part(b, joined->data, joined->len, index, &m.result, e));
         m.rank = rank++;
-        put_merge(b, m);
+        bpe_put_merge(b, m);
     }
     return ST_OK;
 }

@@ -331,6 +331,10 @@ COVERING_FIND(kimi)
 const char scan_gpt2_regex[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
+const char scan_kimi_regex[] = "[\\p{Han}]+|" PREFIX "[" U_SET NOT_HAN "]*[" V_SET NOT_HAN
+                               "]+" SUFFIXES "?|" PREFIX "[" U_SET NOT_HAN "]+[" V_SET NOT_HAN
+                               "]*" SUFFIXES "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES;
+
 static const struct {
     const char *regex;
     ScanFind find;
@@ -344,10 +348,7 @@ static const struct {
     {PREFIX "[" U_SET "]*[" V_SET "]+" SUFFIXES "?|" PREFIX "[" U_SET "]+[" V_SET "]*" SUFFIXES
             "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES,
      o200k_find},
-    {"[\\p{Han}]+|" PREFIX "[" U_SET NOT_HAN "]*[" V_SET NOT_HAN "]+" SUFFIXES "?|" PREFIX
-     "[" U_SET NOT_HAN "]+[" V_SET NOT_HAN "]*" SUFFIXES
-     "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" SPACES,
-     kimi_find},
+    {scan_kimi_regex, kimi_find},
     {"\\p{N}{1,3}", numbers_find},
     {"[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+", cjk_find},
     {"[!\"#$%&'()*+,\\-./"

@@ -19,6 +19,8 @@ ScanFind scan_find(const char *regex, size_t len);
 
 /* What ByteLevel with use_regex splits by. */
 extern const char scan_gpt2_regex[];
+/* What models that ship a tiktoken.model split by. */
+extern const char scan_kimi_regex[];
 
 /* The known expressions, for tests that hold the scanners to the general matcher. NULL past the
  * end. */

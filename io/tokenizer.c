@@ -2,6 +2,7 @@
  * tokens; and what an id stands for. See tokenizer.h. */
 #include "io/tokenizer_internal.h"
 
+#include "io/cut.h"
 #include "io/utf8.h"
 
 #include <stdlib.h>
@@ -73,11 +74,10 @@ static Status encode_plain(const Tokenizer *t, TokenizerCache *c, const char *te
     return ST_OK;
 }
 
-/* A stretch of the given text between added tokens that are found before normalizing. */
-static Status encode_gap(const Tokenizer *t, TokenizerCache *c, const char *text, size_t len,
-                         bool at_start, TokenIds *out, Err *e)
+/* A normalized stretch, between cuts where there are any. */
+static Status encode_stretch(const Tokenizer *t, TokenizerCache *c, const char *text, size_t len,
+                             bool at_start, TokenIds *out, Err *e)
 {
-    TRY(normalizer_run(t->normalizer, &c->normalize, text, len, &text, &len, e));
     if (!t->normalized.n)
         return encode_plain(t, c, text, len, at_start, out, e);
     TRY(added_split(&t->normalized, t->added, text, len, &c->normalized, e));
@@ -88,6 +88,21 @@ static Status encode_gap(const Tokenizer *t, TokenizerCache *c, const char *text
         else
             TRY(encode_plain(t, c, text + s.start, s.end - s.start, at_start && s.start == 0, out,
                              e));
+    }
+    return ST_OK;
+}
+
+/* A stretch of the given text between added tokens that are found before normalizing. */
+static Status encode_gap(const Tokenizer *t, TokenizerCache *c, const char *text, size_t len,
+                         bool at_start, TokenIds *out, Err *e)
+{
+    TRY(normalizer_run(t->normalizer, &c->normalize, text, len, &text, &len, e));
+    if (!t->cuts || len <= CUT_RUN)
+        return encode_stretch(t, c, text, len, at_start, out, e);
+    size_t left = CUT_BLOCK;
+    for (size_t start = 0, n; start < len; start += n) {
+        n = cut_next(text + start, len - start, &left);
+        TRY(encode_stretch(t, c, text + start, n, at_start && start == 0, out, e));
     }
     return ST_OK;
 }

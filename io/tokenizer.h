@@ -21,9 +21,19 @@ typedef struct TokenIds {
  * add_bos_token, add_eos_token). name is used in messages. Unknown parts are errors, never ignored. */
 Status tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len, const char *name,
                        Tokenizer **out, Err *e);
-/* path: a tokenizer.json (taken alone) or a model directory. *out is NULL and the result ST_OK when a
- * directory has no tokenizer files. */
+/* From the bytes of a tiktoken file (lines of "base64 rank") and of the tokenizer_config.json
+ * beside it, which names the special tokens. Only what Kimi's TikTokenTokenizer does is known;
+ * another class is ST_INPUT. add_special adds nothing then, as in transformers. */
+Status tokenizer_parse_tiktoken(const char *ranks, size_t len, const char *config,
+                                size_t config_len, const char *name, Tokenizer **out, Err *e);
+/* path: a tokenizer.json (taken alone) or a model directory, with a tokenizer.json or else a file
+ * of ranks. *out is NULL and the result ST_OK when a directory has no tokenizer files. */
 Status tokenizer_load(const char *path, Tokenizer **out, Err *e);
+/* The name of the file in dir that tokenizer_load would read the vocabulary from: tokenizer.json,
+ * else tiktoken.model, else the one *.tiktoken (ST_INPUT when there are several); "" where there
+ * is none. */
+enum { TOKENIZER_NAME_MAX = 256 };
+Status tokenizer_vocab_file(const char *dir, char name[TOKENIZER_NAME_MAX], Err *e);
 void tokenizer_free(Tokenizer *t);
 
 Status tokenizer_cache_create(const Tokenizer *t, TokenizerCache **out, Err *e);

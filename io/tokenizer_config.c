@@ -36,38 +36,44 @@ static Status add_named(Tokenizer *t, const JsonValue *v, const char *key, int32
     return ST_OK;
 }
 
-typedef struct Entry {
-    int64_t id;
-    const JsonValue *spec;
-} Entry;
-
 static int by_id(const void *a, const void *b)
 {
-    int64_t x = ((const Entry *)a)->id, y = ((const Entry *)b)->id;
+    int64_t x = ((const AddedEntry *)a)->id, y = ((const AddedEntry *)b)->id;
     return (x > y) - (x < y);
 }
 
-/* added_tokens_decoder: {"ID": {content, flags}}; new ones are added in the order of their ids. */
+Status config_added_entries(const JsonValue *map, AddedEntry **out, size_t *n, Err *e)
+{
+    *out = NULL;
+    *n = 0;
+    if (map->type != JSON_OBJECT)
+        return err_set(e, ST_INPUT, "added_tokens_decoder is not an object");
+    AddedEntry *entries = malloc((map->len + 1) * sizeof *entries);
+    if (!entries)
+        return no_memory(e);
+    for (const JsonValue *v = map->child; v; v = v->next) {
+        JsonValue key = {.type = JSON_NUMBER, .text = v->key, .len = v->key_len};
+        entries[*n].spec = v;
+        if (v->key_len == 0 || v->key[0] == '-' || !json_int64(&key, &entries[(*n)++].id)) {
+            free(entries);
+            return err_set(e, ST_INPUT, "added_tokens_decoder: \"%.80s\" is not an id", v->key);
+        }
+    }
+    qsort(entries, *n, sizeof *entries, by_id);
+    *out = entries;
+    return ST_OK;
+}
+
+/* New tokens are added in the order of their ids. */
 static Status load_added_decoder(Tokenizer *t, const JsonValue *map, const char *name, Err *e)
 {
     IdCheck check = {0};
+    AddedEntry *entries;
+    size_t n;
     if (spec_absent(map))
         return ST_OK;
-    if (map->type != JSON_OBJECT)
-        return err_set(e, ST_INPUT, "added_tokens_decoder is not an object");
-    Entry *entries = malloc((map->len + 1) * sizeof *entries);
-    if (!entries)
-        return no_memory(e);
-    size_t n = 0;
+    TRY(config_added_entries(map, &entries, &n, e));
     Status st = ST_OK;
-    for (const JsonValue *v = map->child; st == ST_OK && v; v = v->next) {
-        JsonValue key = {.type = JSON_NUMBER, .text = v->key, .len = v->key_len};
-        entries[n].spec = v;
-        if (v->key_len == 0 || v->key[0] == '-' || !json_int64(&key, &entries[n++].id))
-            st = err_set(e, ST_INPUT, "added_tokens_decoder: \"%.80s\" is not an id", v->key);
-    }
-    if (st == ST_OK)
-        qsort(entries, n, sizeof *entries, by_id);
     for (size_t i = 0; st == ST_OK && i < n; i++) {
         AddedToken token;
         st = added_read(entries[i].spec, &token, e);

@@ -1,5 +1,5 @@
-/* io/tokenizer_internal.h - what tokenizer_load.c puts together and the other tokenizer files use.
- */
+/* io/tokenizer_internal.h - what tokenizer_load.c or tokenizer_tiktoken.c puts together and the
+ * other tokenizer files use. */
 #ifndef MB_IO_TOKENIZER_INTERNAL_H
 #define MB_IO_TOKENIZER_INTERNAL_H
 
@@ -22,7 +22,8 @@ struct Tokenizer {
     VocabTable by_content;   /* content -> index in added */
     int32_t next_id;         /* of an added token that is not in the vocabulary */
     AddedMatcher raw;        /* over the text as given: the tokens with normalized false */
-    AddedMatcher normalized; /* over normalized text: the others, normalized as well */
+    AddedMatcher normalized; /* over normalized text, between cuts: the others, normalized too */
+    bool cuts;               /* a text is cut as in cut.h, after raw and before normalized */
     int32_t n_ids;
     Text *texts;      /* [n_ids] an added token's content, else the vocabulary's string */
     Text *bytes;      /* [n_ids] what the id stands for in the middle of a text */
@@ -65,7 +66,20 @@ Status added_load(Tokenizer *t, const JsonValue *list, const char *name, Err *e)
 /* The two matchers, and what the tokens decode to, once all are added. */
 Status added_build_matchers(Tokenizer *t, Err *e);
 
+/* ---- tokenizer_load.c ---- */
+
+/* n_ids and the tables texts and special, once all tokens are known. */
+Status tokenizer_build_texts(Tokenizer *t, Err *e);
+
 /* ---- tokenizer_config.c ---- */
+
+/* The members of added_tokens_decoder, {"ID": {content, flags}}, in the order of their ids; the
+ * caller frees *out. spec lives as long as the JSON does. */
+typedef struct AddedEntry {
+    int64_t id;
+    const JsonValue *spec;
+} AddedEntry;
+Status config_added_entries(const JsonValue *map, AddedEntry **out, size_t *n, Err *e);
 
 /* Adds the tokens that only tokenizer_config.json has, and finds BOS and EOS. */
 Status config_load(Tokenizer *t, const JsonValue *config, const char *name, Err *e);

@@ -1,12 +1,10 @@
 /* io/tokenizer_load.c - reads tokenizer.json and tokenizer_config.json into a Tokenizer. */
 #include "io/tokenizer_internal.h"
 
-#include "io/file.h"
 #include "io/spec.h"
 #include "io/unicode.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 
 static Status no_memory(Err *e)
 {
@@ -108,8 +106,7 @@ static Status load_post(Tokenizer *t, const JsonValue *spec, bool *has_template,
 
 /* ---- all together ---- */
 
-/* The tables by id, once all tokens are known. */
-static Status build_texts(Tokenizer *t, Err *e)
+Status tokenizer_build_texts(Tokenizer *t, Err *e)
 {
     const Text *vocab = bpe_texts(t->bpe);
     int32_t n_vocab = bpe_n_ids(t->bpe);
@@ -182,7 +179,7 @@ static Status load(Tokenizer *t, const JsonValue *file, const JsonValue *config,
     if (config && config_load(t, config, name, e) != ST_OK)
         return err_in(e, "tokenizer_config.json");
     TRY(added_build_matchers(t, e));
-    TRY(build_texts(t, e));
+    TRY(tokenizer_build_texts(t, e));
     TRY(build_bytes(t, e));
     Status st = load_post(t, json_get(file, "post_processor"), &has_template, e);
     if (st != ST_OK) {
@@ -246,34 +243,4 @@ void tokenizer_free(Tokenizer *t)
     free(t->special);
     arena_free(&t->arena);
     free(t);
-}
-
-/* A 28 MB vocabulary is the largest there is; a file of more than this is something else. */
-enum { MOST_FILE_BYTES = 1 << 30 };
-
-Status tokenizer_load(const char *path, Tokenizer **out, Err *e)
-{
-    struct stat info;
-    char file[FILE_PATH_MAX], settings[FILE_PATH_MAX];
-    char *json = NULL, *config = NULL;
-    size_t len = 0, config_len = 0;
-    Status st = ST_OK;
-    *out = NULL;
-    if (stat(path, &info) != 0)
-        return err_errno(e, "%s", path);
-    if (S_ISDIR(info.st_mode)) {
-        TRY(file_join(file, path, "tokenizer.json", e));
-        TRY(file_join(settings, path, "tokenizer_config.json", e));
-        if (!file_exists(file))
-            return ST_OK;
-        if (file_exists(settings))
-            TRY(file_read(settings, MOST_FILE_BYTES, &config, &config_len, e));
-        path = file;
-    }
-    st = file_read(path, MOST_FILE_BYTES, &json, &len, e);
-    if (st == ST_OK)
-        st = tokenizer_parse(json, len, config, config_len, path, out, e);
-    free(json);
-    free(config);
-    return st;
 }

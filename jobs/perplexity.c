@@ -80,7 +80,8 @@ static Status read_windows(Windows *w, const char *path, Err *e)
     char *text = NULL;
     size_t len = 0;
     if (!w->engine.tokenizer)
-        return err_set(e, ST_INPUT, "%s: has no tokenizer.json, which perplexity needs", w->engine.config.model_dir);
+        return err_set(e, ST_INPUT, "%s: has no tokenizer.json or tiktoken.model, which perplexity needs",
+                       w->engine.config.model_dir);
     if (w->window + 1 > w->engine.context.max_len)
         return err_set(e, ST_USAGE, "--window %d: the model's context is %d positions", w->window, w->engine.context.max_len);
     TRY(file_read(path, MAX_TEXT, &text, &len, e));

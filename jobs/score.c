@@ -69,7 +69,7 @@ static Status read_ids(const RowContext *context, Row *r, const JsonValue *list,
 static Status read_text(const RowContext *context, TokenizerCache *cache, Row *r, const JsonValue *text, Err *e)
 {
     if (!context->tokenizer) {
-        row_fail(r, 400, "invalid_request", "text", "the model has no tokenizer.json: only input_ids rows work");
+        row_fail(r, 400, "invalid_request", "text", "the model has no tokenizer.json or tiktoken.model: only input_ids rows work");
         return ST_OK;
     }
     return tokenizer_encode(context->tokenizer, cache, text->text, text->len, true, &r->prompts[0].ids, e);

@@ -320,7 +320,7 @@ static Status open_all(Tokenize *k, Err *e)
     const TokenizeConfig *c = k->config;
     TRY(tokenizer_load(c->model, &k->tokenizer, e));
     if (!k->tokenizer)
-        return err_set(e, ST_INPUT, "%s: there is no tokenizer.json", c->model);
+        return err_set(e, ST_INPUT, "%s: there is no tokenizer.json or tiktoken.model", c->model);
     TRY(team_create(&k->team, c->threads ? c->threads : n_cores(), e));
     k->workers = calloc((size_t)team_size(k->team), sizeof *k->workers);
     k->groups = calloc(MOST_GROUPS, sizeof *k->groups);

@@ -6,6 +6,7 @@
 #include "io/digest.h"
 #include "io/file.h"
 #include "io/tensor_set.h"
+#include "io/tokenizer.h"
 #include "model/weights.h"
 
 #include <stdlib.h>
@@ -42,6 +43,14 @@ static Status add_file(Sha256 *s, const char *dir, const char *name, Err *e)
         st = add_piece(s, text, len, e);
     free(text);
     return st;
+}
+
+/* The vocabulary where it is not in tokenizer.json, which the lists below have. */
+static Status add_ranks(Sha256 *s, const char *dir, Err *e)
+{
+    char name[TOKENIZER_NAME_MAX];
+    TRY(tokenizer_vocab_file(dir, name, e));
+    return *name && strcmp(name, "tokenizer.json") != 0 ? add_file(s, dir, name, e) : ST_OK;
 }
 
 static Status add_files(Sha256 *s, const char *dir, const char *const *names, size_t n, Err *e)
@@ -116,6 +125,7 @@ Status weights_digest(const char *dir, char *hex, Err *e)
     TRY(sha256_create(&s, e));
     Status st;
     TRY_GOTO(add_files(s, dir, names, sizeof names / sizeof *names, e));
+    TRY_GOTO(add_ranks(s, dir, e));
     TRY_GOTO(add_tensors(s, dir, e));
     st = finish(s, hex, e);
 fail:
@@ -131,6 +141,7 @@ Status tokenizer_digest(const char *dir, char *hex, Err *e)
     TRY(sha256_create(&s, e));
     Status st;
     TRY_GOTO(add_files(s, dir, names, sizeof names / sizeof *names, e));
+    TRY_GOTO(add_ranks(s, dir, e));
     st = finish(s, hex, e);
 fail:
     sha256_free(s);

@@ -48,7 +48,8 @@ void weights_free(Weights *w);
 /* Digest of a checkpoint as contract.md section 4 says: config and tokenizer files, every safetensors header, file sizes, and a
  * fixed sample of the bytes of every tensor. hex: 65 bytes. */
 Status weights_digest(const char *dir, char *hex, Err *e);
-/* Of tokenizer.json, tokenizer_config.json and generation_config.json where present. */
+/* Of tokenizer.json or the file of ranks, tokenizer_config.json and generation_config.json where
+ * present. */
 Status tokenizer_digest(const char *dir, char *hex, Err *e);
 
 #endif

@@ -102,6 +102,21 @@ check "BOS of a directory" 0 "$work/with" tok -m "$work/bos" -i "$work/hello"
 check "--no-special-tokens" 0 "$work/without" tok -m "$work/bos" -i "$work/hello" --no-special-tokens
 check "a file alone" 0 "$work/without" tok -m "$work/bos/tokenizer.json" -i "$work/hello"
 
+# A directory with a file of ranks in place of tokenizer.json: of the test vocabulary, [BOS] and [EOT] are special.
+kimi=$SOURCE/tests/data/tokenizers/tiktoken
+echo '{"text":"[BOS]! <think>[EOT]"}' >"$work/kimi"
+echo '{"ids":[549,0,220,561,558],"tokens":["[BOS]","!","Ġ","<think>","[EOT]"]}' >"$work/with"
+check "tiktoken.model" 0 "$work/with" tok -m "$kimi" -i "$work/kimi"
+echo '{"text":"! <think>"}' >"$work/without"
+check "tiktoken.model back" 0 "$work/without" tok -m "$kimi" -i "$work/with" --decode --skip-special-tokens
+mkdir "$work/ranks"
+cp "$kimi/tiktoken.model" "$work/ranks/own.tiktoken"
+check "ranks without names" 1 "$work/empty" tok -m "$work/ranks" -i "$work/kimi"
+cp "$kimi/tokenizer_config.json" "$work/ranks"
+check "own.tiktoken" 0 "$work/with" tok -m "$work/ranks" -i "$work/kimi"
+cp "$kimi/tiktoken.model" "$work/ranks/other.tiktoken"
+check "two files of ranks" 1 "$work/empty" tok -m "$work/ranks" -i "$work/kimi"
+
 # Failures leave no output behind.
 mkdir "$work/nothing"
 check "no -m" 2 "$work/empty" tok -i "$work/hello"

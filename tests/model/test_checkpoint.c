@@ -498,6 +498,8 @@ static int check_digests(const char *dir)
         bool model, tokenizer; /* whether the digest notices */
     } changes[] = {{"config.json", true, false},
                    {"tokenizer.json", true, true},
+                   {"tiktoken.model", true, true},
+                   {"own.tiktoken", true, true},
                    {"generation_config.json", true, true},
                    {"notes.txt", false, false}};
     MadeModel m;
