@@ -47,7 +47,8 @@ static Status launcher_size(int *out, Err *e)
 
 int comm_launched_rank(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "SLURM_PROCID"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (getenv(names[i]))
             return env_int(names[i], 0);
@@ -72,14 +73,36 @@ static int slurm_tasks_on_a_node(void)
     return most;
 }
 
-static int cores_here(void)
+/* The cores that a process may run on; 0: this process. False where there are more than a cpu_set_t counts. */
+static bool cores_of(pid_t pid, cpu_set_t *out)
 {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
+    CPU_ZERO(out);
+    return sched_getaffinity(pid, sizeof *out, out) == 0 && CPU_COUNT(out) > 0;
+}
+
+static int online_cores(void)
+{
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 && n < INT_MAX ? (int)n : 1;
+}
+
+/* mpirun binds one or two ranks to one core each where nobody told it how, which would leave every thread of a rank
+ * on one core and the rest of the machine idle. Its own cores are those of its parent, mpirun or its daemon. */
+static void undo_default_binding(void)
+{
+    static const char *const told[] = {
+        "OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_rmaps_base_mapping_policy",
+        "OMPI_MCA_rmaps_base_cpus_per_rank", "OMPI_MCA_rmaps_rank_file_path"};
+    cpu_set_t mine, launcher, both;
+    int ranks = env_int("OMPI_COMM_WORLD_SIZE", 0);
+    if (ranks < 1 || ranks > 2 || !cores_of(0, &mine) || !cores_of(getppid(), &launcher))
+        return;
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        if (getenv(told[i]))
+            return;
+    CPU_AND(&both, &mine, &launcher);
+    if (CPU_EQUAL(&both, &mine)) /* else some script in between has decided */
+        sched_setaffinity(0, sizeof launcher, &launcher);
 }
 
 /* What MPI reads from the environment when it starts; whatever the user has set stays.
@@ -94,7 +117,8 @@ static int cores_here(void)
 static Status prepare_environment(Err *e)
 {
     int n_local = env_int("OMPI_COMM_WORLD_LOCAL_SIZE", slurm_tasks_on_a_node());
-    bool crowded = n_local > cores_here();
+    cpu_set_t mine;
+    bool crowded = n_local > (cores_of(0, &mine) ? CPU_COUNT(&mine) : online_cores());
     if ((crowded && setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0) != 0) ||
         setenv("HWLOC_COMPONENTS", "-gl", 0) != 0)
         return err_set(e, ST_MEMORY, "no memory for the environment");
@@ -116,8 +140,34 @@ Status comm_waited(Comm *c, Err *e, const char *call_name, int code)
     return code == MPI_SUCCESS ? ST_OK : comm_mpi_error(e, code, call_name);
 }
 
+/* A core that several ranks may run on counts for each of them in part. */
+static Status share_cores(Comm *c, MPI_Comm node, Err *e)
+{
+    Status st = ST_OK;
+    cpu_set_t mine, *all = calloc((size_t)c->n_local, sizeof *all);
+    if (!all)
+        return err_set(e, ST_MEMORY, "no memory for the cores of %d ranks", c->n_local);
+    bool known = cores_of(0, &mine);
+    int code = MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, node);
+    if (code != MPI_SUCCESS)
+        st = comm_mpi_error(e, code, "MPI_Allgather");
+    double share = 0;
+    for (size_t core = 0; core < CPU_SETSIZE; core++) {
+        int users = 0;
+        for (int r = 0; r < c->n_local && CPU_ISSET(core, &mine); r++)
+            users += CPU_ISSET(core, &all[r]) != 0;
+        share += users > 0 ? 1.0 / users : 0;
+    }
+    if (!known)
+        share = (double)online_cores() / c->n_local;
+    c->n_cores = share < 1 ? 1 : (int)(share + 1e-6);
+    free(all);
+    return st;
+}
+
 static Status start_mpi(Comm *c, int *argc, char ***argv, int said, Err *e)
 {
+    undo_default_binding();
     TRY(prepare_environment(e));
     int already = 0, provided = 0, code;
     MPI_Initialized(&already);
@@ -149,8 +199,9 @@ static Status start_mpi(Comm *c, int *argc, char ***argv, int said, Err *e)
         return comm_mpi_error(e, code, "MPI_Comm_split_type");
     MPI_Comm_rank(node, &c->local_rank);
     MPI_Comm_size(node, &c->n_local);
+    Status st = share_cores(c, node, e);
     code = MPI_Comm_free(&node);
-    return code == MPI_SUCCESS ? ST_OK : comm_mpi_error(e, code, "MPI_Comm_free");
+    return st == ST_OK && code != MPI_SUCCESS ? comm_mpi_error(e, code, "MPI_Comm_free") : st;
 }
 
 static void release(Comm *c)
@@ -167,7 +218,9 @@ static void release(Comm *c)
 Status comm_start(int *argc, char ***argv, Comm *out, Err *e)
 {
     memset(out, 0, sizeof *out);
+    cpu_set_t mine;
     out->size = out->n_local = 1;
+    out->n_cores = cores_of(0, &mine) ? CPU_COUNT(&mine) : online_cores();
     if (gethostname(out->host, sizeof out->host - 1) != 0)
         snprintf(out->host, sizeof out->host, "?");
     out->state = calloc(1, sizeof *out->state);

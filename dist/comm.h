@@ -15,12 +15,14 @@
 typedef struct Comm {
     int rank, size;
     int local_rank, n_local; /* among the ranks of this node */
+    int n_cores;             /* this rank's share of the cores it may run on: what it should start threads for */
     char host[64];
     struct CommState *state; /* MPI handles and the watchdog */
 } Comm;
 
 /* Collective over everything that was started together. argc and argv may be changed by MPI. Where ranks outnumber
- * cores it asks Open MPI to yield while waiting, unless OMPI_MCA_mpi_yield_when_idle says otherwise. Fails with
+ * cores it asks Open MPI to yield while waiting, unless OMPI_MCA_mpi_yield_when_idle says otherwise; a rank that
+ * mpirun has bound to one core by default, unasked, may run on all of mpirun's cores afterwards. Fails with
  * ST_COMM when the launcher started several processes that MPI takes for single ones (another MPI's mpirun, srun
  * without its PMIx plugin); nothing is held then. The Comm must not move in memory until comm_end. */
 Status comm_start(int *argc, char ***argv, Comm *out, Err *e);

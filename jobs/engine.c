@@ -4,7 +4,6 @@
 #include "io/clock.h"
 #include "io/log.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,26 +19,6 @@ static void base_name(const char *path, char *out, size_t cap)
         snprintf(full, sizeof full, "%s", path);
     const char *slash = strrchr(full, '/');
     snprintf(out, cap, "%.255s", slash ? slash + 1 : full);
-}
-
-static int usable_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int)n : 1;
-}
-
-/* Launchers that bind give each rank its own cores; others leave all to every rank of the node. */
-static int default_threads(const Comm *comm)
-{
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    int cores = usable_cores();
-    if (online > 0 && cores < online && cores * comm->n_local <= online)
-        return cores;
-    int n = cores / comm->n_local;
-    return n > 0 ? n : 1;
 }
 
 static Status agree_isa(Engine *g, Err *e)
@@ -124,7 +103,7 @@ static size_t default_kv_bytes(const Engine *g)
 
 static Status make_backend(Engine *g, Err *e)
 {
-    g->threads = g->config.threads > 0 ? g->config.threads : default_threads(g->comm);
+    g->threads = g->config.threads > 0 ? g->config.threads : g->comm->n_cores;
     if (g->threads > 1)
         TRY(team_create(&g->team, g->threads, e));
     BackendConfig b = {.team = g->team, .isa = g->isa, .local_rank = g->comm->local_rank};

@@ -4,9 +4,11 @@
 #include "dist/comm_mpi.h"
 #include "tests/support/check.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static unsigned char pattern(int rank, size_t i)
 {
@@ -132,6 +134,12 @@ static int check_places(Comm *c)
         local_rank += here && r < c->rank;
     }
     free(hosts);
+    cpu_set_t mine;
+    if (sched_getaffinity(0, sizeof mine, &mine) ==
+        0) /* under CTest nothing is bound: all share all */
+        failed += check_true("cores", c->n_cores >= 1 && c->n_cores <= CPU_COUNT(&mine) &&
+                                          (c->n_cores == 1 || c->n_cores * c->n_local <=
+                                                                  sysconf(_SC_NPROCESSORS_ONLN)));
     return failed + check_int("ranks on this node", c->n_local, n_local) +
            check_int("local rank", c->local_rank, local_rank);
 }
