@@ -83,7 +83,7 @@ ProgressRates progress_rates(const Progress *p, double now_s, const ProgressCoun
 {
     enum { ENOUGH_ROWS = 20 };
     ProgressRates r = {.elapsed_s = now_s - p->start_s, .left_s = -1};
-    double work_s = p->work_s > 0 ? p->work_s : p->start_s;
+    double work_s = p->working ? p->work_s : p->start_s;
     ProgressSample from = {.at_s = work_s, .rows_done = c->rows_resumed};
     if (p->n_samples == PROGRESS_SAMPLES) /* else the run is younger than that */
         from = p->samples[(p->newest + 1) % PROGRESS_SAMPLES];
@@ -189,7 +189,10 @@ void progress_update(Progress *p, const ProgressCounts *c)
     if (p->mode == PROGRESS_NONE)
         return;
     double now = clock_s();
-    p->work_s = p->work_s > 0 ? p->work_s : now;
+    if (!p->working) {
+        p->working = true;
+        p->work_s = now;
+    }
     progress_sample(p, now, c);
     if (now < p->due_s)
         return;

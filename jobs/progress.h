@@ -34,7 +34,8 @@ enum {
 typedef struct Progress {
     ProgressMode mode;
     double start_s, due_s;
-    double work_s; /* when the first update came, with the weights loaded; 0: not yet */
+    bool working;  /* the first update came, with the weights loaded */
+    double work_s; /* and when */
     ProgressSample samples[PROGRESS_SAMPLES]; /* a ring */
     int n_samples, newest;
     int width; /* of the line on the terminal */

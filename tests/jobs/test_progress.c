@@ -72,7 +72,7 @@ static const struct {
 static int test_rates(void)
 {
     int failed = 0;
-    Progress p = {.mode = PROGRESS_LOG, .start_s = 900, .work_s = 1000};
+    Progress p = {.mode = PROGRESS_LOG, .start_s = 900, .working = true, .work_s = 1000};
     ProgressCounts c = {.rows_total = 1200, .rows_done = 200, .rows_resumed = 200};
     ProgressRates r = progress_rates(&p, 1000, &c);
     failed += check_near("nothing yet", r.in_per_s, 0, 0);

@@ -38,7 +38,7 @@ static long session_of(long pid)
     return state == 'Z' ? 0 : session;
 }
 
-/* Sends to the processes of the session, whose first is its number; returns to how many. */
+/* Sends to every process whose session id is that of the child; returns to how many. */
 static int send_to(long session, int sig, enum Whom whom)
 {
     int n = 0;
