@@ -117,6 +117,7 @@ typedef struct FfnSpec {  /* y = W2 * act(W13 x + b13) + b2, for each expert of 
 typedef struct BackendOps {
     const char *name; /* "cpu", "cuda": what --backend takes */
     int act_bytes;
+    bool host_memory; /* its memory is the host's, so others may read and write it */
 
     Status (*create)(const BackendConfig *config, Backend **out, Err *e);
     void (*destroy)(Backend *b); /* NULL is fine */

@@ -56,7 +56,13 @@ static Status take_buffers(Model *m, Err *e)
     size_t rows = (size_t)m->config.max_rows;
     Plan p = plan_buffers(m, m->exchange ? exchange_max_pairs(m->exchange) : 0);
     TRY(take(m, p.rows, "hidden states", &m->hidden, e));
-    TRY(take(m, p.rows, "normed rows", &m->normed, e));
+    /* Where the exchange works in host memory, rows that stay at home are normed right into its buffer. */
+    void *home = m->exchange ? exchange_home_rows(m->exchange) : NULL;
+    m->normed_is_home = home && m->config.ops->host_memory;
+    if (m->normed_is_home)
+        m->normed = home;
+    else
+        TRY(take(m, p.rows, "normed rows", &m->normed, e));
     TRY(take(m, p.rows, "FFN output", &m->ffn_out, e));
     TRY(take(m, p.qkv, "queries, keys and values", &m->qkv, e));
     TRY(take(m, p.attn, "attention output", &m->attn, e));
@@ -143,7 +149,7 @@ void model_destroy(Model *m)
         return;
     const BackendOps *ops = m->config.ops;
     kv_free(&m->kv);
-    void *buffers[] = {m->hidden, m->normed, m->ffn_out, m->qkv,    m->attn,
+    void *buffers[] = {m->hidden, m->normed_is_home ? NULL : m->normed, m->ffn_out, m->qkv,    m->attn,
                        m->q_low,         m->latent_rows, m->shared_out, m->router_logits, m->scratch,
                        m->logits,        m->rope_table};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)

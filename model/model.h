@@ -37,6 +37,7 @@ typedef struct Model {
     KvCache kv;
     RopeSpec rope;
     float *rope_table;                                     /* backend memory */
+    bool normed_is_home; /* normed is the exchange's buffer */
     void *hidden, *normed, *qkv, *attn, *ffn_out, *scratch; /* act buffers, sized by max_rows */
     void *q_low, *latent_rows; /* ATTN_LATENT: [max_rows, q_lora], [max_rows, latent_dim + rope_dim] */
     void *shared_out;          /* [max_rows, hidden] where there are shared experts */

@@ -121,6 +121,7 @@ int cpu_rows_per_task(const Backend *b, int n_rows)
 const BackendOps cpu_backend = {
     .name = "cpu",
     .act_bytes = sizeof(float),
+    .host_memory = true,
     .create = create,
     .destroy = destroy,
     .alloc = cpu_alloc,
