@@ -130,3 +130,27 @@ void file_will_need(const uint8_t *bytes, size_t len)
     uintptr_t start = (uintptr_t)bytes & ~(page - 1);
     posix_madvise((void *)start, (uintptr_t)bytes + len - start, POSIX_MADV_WILLNEED);
 }
+
+Status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t len, Err *e)
+{
+    for (size_t done = 0; done < len;) {
+        ssize_t n = pread(fd, (char *)out + done, len - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_errno(e, "%.300s: cannot read at byte %llu", path, (unsigned long long)(offset + done));
+        if (n == 0)
+            return err_set(e, ST_IO, "%.300s: has become shorter: byte %llu is gone", path,
+                           (unsigned long long)(offset + done));
+        done += (size_t)n;
+    }
+    return ST_OK;
+}
+
+Status file_append_at(int fd, const char *path, uint64_t offset, size_t len, StrBuf *out, Err *e)
+{
+    char *end = strbuf_extend(out, len);
+    if (!end)
+        return err_set(e, ST_MEMORY, "%.300s: no memory for %zu bytes", path, len);
+    return file_read_at(fd, path, offset, end, len, e);
+}

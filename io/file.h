@@ -3,6 +3,7 @@
 #define MB_IO_FILE_H
 
 #include "io/err.h"
+#include "io/strbuf.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,6 +20,11 @@ bool file_exists(const char *path);
 /* Reads a regular file of at most limit bytes. *out is NUL-terminated (the NUL is not counted in
  * *len) and belongs to the caller, who frees it. Messages name the path. */
 Status file_read(const char *path, size_t limit, char **out, size_t *len, Err *e);
+
+/* Exactly bytes offset .. offset+len-1 of an open file. ST_IO names path; a file that ends earlier "has become shorter". */
+Status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t len, Err *e);
+/* The same, appended to a buffer. */
+Status file_append_at(int fd, const char *path, uint64_t offset, size_t len, StrBuf *out, Err *e);
 
 /* A regular file seen through read-only pages: only what is touched is read. Whoever shortens the
  * file meanwhile ends the process with SIGBUS; checkpoints are not rewritten in place. */

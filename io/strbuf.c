@@ -43,6 +43,16 @@ void strbuf_add(StrBuf *b, const void *bytes, size_t len)
     b->data[b->len] = 0;
 }
 
+char *strbuf_extend(StrBuf *b, size_t len)
+{
+    if (!reserve(b, len))
+        return NULL;
+    char *end = b->data + b->len;
+    b->len += len;
+    b->data[b->len] = 0;
+    return end;
+}
+
 void strbuf_str(StrBuf *b, const char *s)
 {
     strbuf_add(b, s, strlen(s));

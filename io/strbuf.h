@@ -13,6 +13,8 @@ typedef struct StrBuf {
 } StrBuf;        /* all zero: empty */
 
 void strbuf_add(StrBuf *b, const void *bytes, size_t len);
+/* Room for len more bytes, which count as added and which the caller fills; NULL when memory is short. */
+char *strbuf_extend(StrBuf *b, size_t len);
 void strbuf_str(StrBuf *b, const char *s);
 void strbuf_fmt(StrBuf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void strbuf_clear(StrBuf *b); /* keeps the memory */

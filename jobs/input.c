@@ -5,6 +5,7 @@
 #include "io/arena.h"
 #include "io/digest.h"
 #include "io/durable.h"
+#include "io/file.h"
 #include "io/json.h"
 #include "io/log.h"
 #include "jobs/id_table.h"
@@ -42,26 +43,8 @@ typedef struct Scan {
 static Status pread_all(int fd, const char *path, uint64_t offset, uint64_t bytes, StrBuf *out,
                         Err *e)
 {
-    char piece[64 << 10];
     strbuf_clear(out);
-    while (bytes > 0) {
-        size_t want = bytes < sizeof piece ? (size_t)bytes : sizeof piece;
-        ssize_t got = pread(fd, piece, want, (off_t)offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return err_errno(e, "%s: cannot read at byte %llu", path, (unsigned long long)offset);
-        if (got == 0)
-            return err_set(e, ST_IO, "%s: has become shorter: byte %llu is gone", path,
-                           (unsigned long long)offset);
-        strbuf_add(out, piece, (size_t)got);
-        offset += (uint64_t)got;
-        bytes -= (uint64_t)got;
-    }
-    if (out->failed)
-        return err_set(e, ST_MEMORY, "%s: not enough memory for a line of %zu bytes", path,
-                       out->len);
-    return ST_OK;
+    return file_append_at(fd, path, offset, bytes, out, e);
 }
 
 static Status flush_records(Scan *s, Err *e)

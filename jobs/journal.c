@@ -3,6 +3,7 @@
 #include "jobs/marker.h"
 
 #include "io/digest.h"
+#include "io/file.h"
 #include "io/log.h"
 
 #include <dirent.h>
@@ -267,7 +268,7 @@ void journal_scan_free(JournalScan *s)
 Status journal_read(const char *dir, const JournalScan *s, int64_t row, StrBuf *out, Err *e)
 {
     Status st = ST_OK;
-    char path[JOB_PATH_MAX], piece[1 << 14];
+    char path[JOB_PATH_MAX];
     uint8_t head[RECORD_HEADER_BYTES];
     RecordHeader h;
     if (row < 0 || row >= s->n_rows || s->rows[row].kind == 0)
@@ -278,29 +279,12 @@ Status journal_read(const char *dir, const JournalScan *s, int64_t row, StrBuf *
     if (fd < 0)
         return err_errno(e, "%.300s", path);
     strbuf_clear(out);
-    uint32_t crc = 0;
-    if (pread(fd, head, sizeof head, (off_t)(place->offset - sizeof head)) !=
-            (ssize_t)sizeof head ||
-        !record_decode(head, &h) || h.row != row || h.bytes != place->bytes)
+    TRY_GOTO(file_read_at(fd, path, place->offset - sizeof head, head, sizeof head, e));
+    if (!record_decode(head, &h) || h.row != row || h.bytes != place->bytes)
         TRY_GOTO(
             err_set(e, ST_IO, "%.300s: the record of row %lld has changed", path, (long long)row));
-    for (uint64_t done = 0; done < h.bytes;) {
-        uint64_t want = h.bytes - done < sizeof piece ? h.bytes - done : sizeof piece;
-        ssize_t n = pread(fd, piece, (size_t)want, (off_t)(place->offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            TRY_GOTO(err_errno(e, "%.300s", path));
-        if (n == 0)
-            TRY_GOTO(err_set(e, ST_IO, "%.300s: the record of row %lld is cut off", path,
-                             (long long)row));
-        strbuf_add(out, piece, (size_t)n);
-        crc = crc32_of(crc, piece, (size_t)n);
-        done += (uint64_t)n;
-    }
-    if (out->failed)
-        TRY_GOTO(err_set(e, ST_MEMORY, "%.300s: no memory for row %lld", path, (long long)row));
-    if (crc != h.payload_crc)
+    TRY_GOTO(file_append_at(fd, path, place->offset, h.bytes, out, e));
+    if (crc32_of(0, out->data, out->len) != h.payload_crc)
         TRY_GOTO(
             err_set(e, ST_IO, "%.300s: the record of row %lld is damaged", path, (long long)row));
 fail:

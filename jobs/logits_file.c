@@ -1,9 +1,9 @@
 /* jobs/logits_file.c - see logits_file.h. A record: the number of ids and the vocabulary (int32), ids, logits. */
 #include "jobs/logits_file.h"
 
+#include "io/file.h"
 #include "io/h5.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,19 +56,7 @@ static Status read_all(const char *path, uint64_t at, uint64_t bytes, char *out,
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(e, "%s", path);
-    Status st = ST_OK;
-    while (bytes > 0 && st == ST_OK) {
-        ssize_t got = pread(fd, out, bytes, (off_t)at);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            st = got < 0 ? err_errno(e, "%s", path) : err_set(e, ST_IO, "%s: ends early", path);
-            break;
-        }
-        out += got;
-        at += (uint64_t)got;
-        bytes -= (uint64_t)got;
-    }
+    Status st = file_read_at(fd, path, at, out, bytes, e);
     close(fd);
     return st;
 }

@@ -3,6 +3,7 @@
 
 #include "io/digest.h"
 #include "io/durable.h"
+#include "io/file.h"
 #include "io/log.h"
 
 #include <errno.h>
@@ -59,20 +60,10 @@ static Status segment_fd(Merge *m, int segment, int *fd, Err *e)
 /* Fills out[0..len) from offset; a file that ended early is ST_IO. */
 static Status read_at(Merge *m, int segment, uint64_t offset, uint8_t *out, size_t len, Err *e)
 {
-    int fd;
+    int fd = -1;
     TRY(segment_fd(m, segment, &fd, e));
-    for (size_t done = 0; done < len;) {
-        ssize_t n = pread(fd, out + done, len - done, (off_t)(offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return err_errno(e, "%.300s/%s", m->job->dir, m->scan.segments[segment]);
-        if (n == 0)
-            return err_set(e, ST_IO, "%.300s/%s: became shorter", m->job->dir,
-                           m->scan.segments[segment]);
-        done += (size_t)n;
-    }
-    return ST_OK;
+    Status st = file_read_at(fd, m->scan.segments[segment], offset, out, len, e);
+    return st == ST_OK ? ST_OK : err_in(e, "%.300s", m->job->dir);
 }
 
 /* The scan has seen the record whole; what is copied is checked again, since a merge must not turn

@@ -2,8 +2,8 @@
 #include "jobs/queue.h"
 
 #include "io/durable.h"
+#include "io/file.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,25 +121,6 @@ void queue_close(Queue *q)
     *q = (Queue){0};
 }
 
-static Status read_range(int fd, uint64_t offset, uint64_t bytes, const char *path, StrBuf *out, Err *e)
-{
-    char piece[1 << 14];
-    while (bytes > 0 && !out->failed) {
-        size_t want = bytes < sizeof piece ? (size_t)bytes : sizeof piece;
-        ssize_t got = pread(fd, piece, want, (off_t)offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return err_errno(e, "%s", path);
-        if (got == 0)
-            return err_set(e, ST_IO, "%s: ends before byte %llu", path, (unsigned long long)(offset + bytes));
-        strbuf_add(out, piece, (size_t)got);
-        offset += (uint64_t)got;
-        bytes -= (uint64_t)got;
-    }
-    return out->failed ? err_set(e, ST_MEMORY, "out of memory for a record of %s", path) : ST_OK;
-}
-
 Status queue_read_partial(const Queue *q, int64_t i, StrBuf *out, Err *e)
 {
     const QueueRecord *r = &q->records[i];
@@ -153,7 +134,7 @@ Status queue_read_partial(const Queue *q, int64_t i, StrBuf *out, Err *e)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(e, "%s", path);
-    Status st = read_range(fd, r->offset, r->bytes, path, out, e);
+    Status st = file_append_at(fd, path, r->offset, r->bytes, out, e);
     close(fd);
     return st;
 }
