@@ -18,8 +18,10 @@ static int run(void *ctx, Comm *comm, Status *st, Err *e)
     PerplexityResult r;
     *st = perplexity_run(&p->o.job.engine, comm, p->file, p->window, p->o.job.progress, &r, e);
     if (*st == ST_OK && comm->rank == 0)
-        printf("perplexity %.6g  nll %.6f per token  %lld tokens in %lld windows of %d  %.0f tok/s\n", exp(r.nll), r.nll,
-               (long long)r.n_tokens, (long long)r.n_windows, p->window, (double)r.n_tokens / r.seconds);
+        printf(
+            "perplexity %.6g  nll %.6f per token  %lld tokens in %lld windows of %d  %.0f tok/s\n",
+            exp(r.nll), r.nll, (long long)r.n_tokens, (long long)r.n_windows, p->window,
+            (double)r.n_tokens / r.seconds);
     return 0;
 }
 
@@ -32,7 +34,8 @@ int cmd_perplexity(int argc, char **argv)
     int n_files = 0;
     job_options_init(&p.o);
     size_t n = job_options_engine(&p.o, options);
-    options[n++] = (Option){"--window", NULL, OPTION_INT, &p.window, NULL, 1, 1 << 30, "N", "tokens per window (512)"};
+    options[n++] = (Option){
+        "--window", NULL, OPTION_INT, &p.window, NULL, 1, 1 << 30, "N", "tokens per window (512)"};
     Status st = options_parse(options, n, argc, argv, &p.file, 1, &n_files, &help, &e);
     if (st == ST_OK && help) {
         puts("Usage: moebatch perplexity -m DIR FILE [options]\n\n"

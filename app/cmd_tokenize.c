@@ -1,4 +1,5 @@
-/* app/cmd_tokenize.c - moebatch tokenize: texts to token ids and back, without ranks and without weights. */
+/* app/cmd_tokenize.c - moebatch tokenize: texts to token ids and back, without ranks and without
+ * weights. */
 #include "app/commands.h"
 #include "app/job_options.h"
 #include "io/durable.h"
@@ -16,7 +17,8 @@ static bool is_stream(const char *path)
     return !path || strcmp(path, "-") == 0;
 }
 
-/* A file appears under its name only when it is whole; other things (/dev/null, a pipe) are written to. */
+/* A file appears under its name only when it is whole; other things (/dev/null, a pipe) are
+ * written to. */
 static Status open_output(const char *path, char *tmp, size_t cap, int *fd, Err *e)
 {
     struct stat info;

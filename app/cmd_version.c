@@ -17,8 +17,9 @@ int cmd_version(void)
     }
     printf("cuda: plugin found (%s); not used by this version\n", plugin->versions);
     for (int i = 0; i < plugin->n_devices; i++)
-        printf("  device %d: %s, sm_%d%d, %.1f GiB\n", i, plugin->devices[i].name, plugin->devices[i].major,
-               plugin->devices[i].minor, (double)plugin->devices[i].memory_bytes / (1 << 30));
+        printf("  device %d: %s, sm_%d%d, %.1f GiB\n", i, plugin->devices[i].name,
+               plugin->devices[i].major, plugin->devices[i].minor,
+               (double)plugin->devices[i].memory_bytes / (1 << 30));
     if (plugin->n_devices == 0)
         printf("  no device: %s\n", plugin->why_no_device);
     return 0;

@@ -12,7 +12,10 @@
 void job_options_init(JobOptions *o)
 {
     *o = (JobOptions){.generation_config = "auto", .progress = "auto"};
-    o->job.engine = (EngineConfig){.backend = "auto", .isa = "auto", .max_batch = 256, .prefill_chunk = 512,
+    o->job.engine = (EngineConfig){.backend = "auto",
+                                   .isa = "auto",
+                                   .max_batch = 256,
+                                   .prefill_chunk = 512,
                                    .wait_timeout_s = 300};
     o->job.sync_interval_s = 5;
 }
@@ -21,21 +24,26 @@ size_t job_options_engine(JobOptions *o, Option *out)
 {
     EngineConfig *g = &o->job.engine;
     const Option table[] = {
-        {"--model", "-m", OPTION_TEXT, &g->model_dir, NULL, 0, 0, "DIR", "Hugging Face checkpoint directory"},
+        {"--model", "-m", OPTION_TEXT, &g->model_dir, NULL, 0, 0, "DIR",
+         "Hugging Face checkpoint directory"},
         {"--max-model-len", NULL, OPTION_INT, &g->max_model_len, NULL, 1, 1 << 30, "N",
          "lower the context below the model's own"},
-        {"--threads", NULL, OPTION_INT, &g->threads, NULL, 1, 1024, "N", "per rank (default: cores / ranks of the node)"},
-        {"--max-batch", NULL, OPTION_INT, &g->max_batch, NULL, 1, 65536, "N", "sequences in flight per rank (256)"},
+        {"--threads", NULL, OPTION_INT, &g->threads, NULL, 1, 1024, "N",
+         "per rank (default: cores / ranks of the node)"},
+        {"--max-batch", NULL, OPTION_INT, &g->max_batch, NULL, 1, 65536, "N",
+         "sequences in flight per rank (256)"},
         {"--prefill-chunk", NULL, OPTION_INT, &g->prefill_chunk, NULL, 1, 1 << 20, "N",
          "prompt tokens per rank and step (512)"},
-        {"--kv-memory", NULL, OPTION_SIZE, &g->kv_bytes, NULL, 0, 0, "SIZE", "KV cache per rank: 512M, 8G (default: fits)"},
+        {"--kv-memory", NULL, OPTION_SIZE, &g->kv_bytes, NULL, 0, 0, "SIZE",
+         "KV cache per rank: 512M, 8G (default: fits)"},
         {"--backend", NULL, OPTION_TEXT, &g->backend, NULL, 0, 0, "NAME", "auto, cpu"},
         {"--isa", NULL, OPTION_TEXT, &g->isa, NULL, 0, 0, "LEVEL", "auto, scalar, avx2, avx512"},
         {"--accept-config-key", NULL, OPTION_LIST, &o->accept_keys, NULL, 0, 0, "KEY",
          "run although config.json has this unknown key"},
         {"--wait-timeout", NULL, OPTION_NUMBER, &g->wait_timeout_s, NULL, 0, 1e9, "S",
          "give up when a rank is silent so long (300)"},
-        {"--progress", NULL, OPTION_TEXT, &o->progress, NULL, 0, 0, "MODE", "auto, live, log, none"},
+        {"--progress", NULL, OPTION_TEXT, &o->progress, NULL, 0, 0, "MODE",
+         "auto, live, log, none"},
     };
     memcpy(out, table, sizeof table);
     return sizeof table / sizeof *table;
@@ -51,11 +59,13 @@ Status job_options_finish(JobOptions *o, Err *e)
     if (strcmp(o->generation_config, "auto") == 0)
         g->use_generation_config = true;
     else if (strcmp(o->generation_config, "none") != 0)
-        return err_set(e, ST_USAGE, "--generation-config %s: expected auto or none", o->generation_config);
+        return err_set(e, ST_USAGE, "--generation-config %s: expected auto or none",
+                       o->generation_config);
     return progress_parse(o->progress, &o->job.progress, e);
 }
 
-int app_with_ranks(int argc, char **argv, int (*run)(void *ctx, Comm *comm, Status *st, Err *e), void *ctx)
+int app_with_ranks(int argc, char **argv, int (*run)(void *ctx, Comm *comm, Status *st, Err *e),
+                   void *ctx)
 {
     Comm comm;
     Err e = {0};

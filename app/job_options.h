@@ -19,8 +19,10 @@ size_t job_options_engine(JobOptions *o, Option *out);
 /* After parsing: words to values. */
 Status job_options_finish(JobOptions *o, Err *e);
 
-/* Starts the ranks, runs, prints the error if any (rank 0), ends the ranks: the exit code. run gets ctx. */
-int app_with_ranks(int argc, char **argv, int (*run)(void *ctx, Comm *comm, Status *st, Err *e), void *ctx);
+/* Starts the ranks, runs, prints the error if any (rank 0), ends the ranks: the exit code. run
+ * gets ctx. */
+int app_with_ranks(int argc, char **argv, int (*run)(void *ctx, Comm *comm, Status *st, Err *e),
+                   void *ctx);
 /* Prints "moebatch COMMAND: TEXT" and returns 2. */
 int app_usage(const char *command, const Err *e);
 

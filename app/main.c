@@ -19,10 +19,13 @@ static const struct Command {
 
 static int help(FILE *to)
 {
-    fputs("Usage: moebatch COMMAND [options], or mpirun -n RANKS moebatch COMMAND [options]\n\n", to);
+    fputs("Usage: moebatch COMMAND [options], or mpirun -n RANKS moebatch COMMAND [options]\n\n",
+          to);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].about);
-    fputs("\nmoebatch COMMAND --help lists a command's options; moebatch --version says what is in this build.\n", to);
+    fputs("\nmoebatch COMMAND --help lists a command's options; moebatch --version says what is in "
+          "this build.\n",
+          to);
     return to == stderr ? 2 : 0;
 }
 

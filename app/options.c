@@ -11,10 +11,11 @@
 
 static Status bad_value(const Option *o, const char *text, Err *e)
 {
-    static const char *const what[] = {"text",     "text",   "an integer", "an integer", "a number",
-                                       "a size such as 512M", "nothing"};
+    static const char *const what[] = {
+        "text", "text", "an integer", "an integer", "a number", "a size such as 512M", "nothing"};
     if (o->least != 0 || o->most != 0)
-        return err_set(e, ST_USAGE, "%s %s: expected %s from %.15g to %.15g", o->name, text, what[o->kind], o->least, o->most);
+        return err_set(e, ST_USAGE, "%s %s: expected %s from %.15g to %.15g", o->name, text,
+                       what[o->kind], o->least, o->most);
     return err_set(e, ST_USAGE, "%s %s: expected %s", o->name, text, what[o->kind]);
 }
 
@@ -81,7 +82,9 @@ static Status set_value(const Option *o, const char *text, Err *e)
         return ST_OK;
     }
     case OPTION_SIZE:
-        return parse_size(text, o->value) && in_range(o, (double)*(size_t *)o->value) ? ST_OK : bad_value(o, text, e);
+        return parse_size(text, o->value) && in_range(o, (double)*(size_t *)o->value)
+                   ? ST_OK
+                   : bad_value(o, text, e);
     case OPTION_FLAG:
         *(bool *)o->value = true;
         return ST_OK;
@@ -97,14 +100,16 @@ static const Option *find(const Option *options, size_t n, const char *arg, size
 {
     for (size_t i = 0; i < n; i++) {
         const Option *o = &options[i];
-        if ((strlen(o->name) == len && memcmp(o->name, arg, len) == 0) || (o->brief && strcmp(o->brief, arg) == 0))
+        if ((strlen(o->name) == len && memcmp(o->name, arg, len) == 0) ||
+            (o->brief && strcmp(o->brief, arg) == 0))
             return o;
     }
     return NULL;
 }
 
-Status options_parse(const Option *options, size_t n, int argc, char **argv, const char **positional, int max_positional,
-                     int *n_positional, bool *help, Err *e)
+Status options_parse(const Option *options, size_t n, int argc, char **argv,
+                     const char **positional, int max_positional, int *n_positional, bool *help,
+                     Err *e)
 {
     int found = 0;
     *help = false;
@@ -126,7 +131,10 @@ Status options_parse(const Option *options, size_t n, int argc, char **argv, con
             return err_set(e, ST_USAGE, "unknown option \"%s\"", arg);
         if (o->kind == OPTION_FLAG && equals)
             return err_set(e, ST_USAGE, "%s takes no value", o->name);
-        const char *value = equals ? equals + 1 : o->kind == OPTION_FLAG ? "" : i + 1 < argc ? argv[++i] : NULL;
+        const char *value = equals                   ? equals + 1
+                            : o->kind == OPTION_FLAG ? ""
+                            : i + 1 < argc           ? argv[++i]
+                                                     : NULL;
         if (!value)
             return err_set(e, ST_USAGE, "%s: needs a value (%s)", o->name, o->operand);
         TRY(set_value(o, value, e));
@@ -143,8 +151,8 @@ void options_print(const Option *options, size_t n)
     for (size_t i = 0; i < n; i++) {
         const Option *o = &options[i];
         char left[64];
-        snprintf(left, sizeof left, "%s%s%s%s%s", o->brief ? o->brief : "", o->brief ? ", " : "", o->name,
-                 o->operand ? " " : "", o->operand ? o->operand : "");
+        snprintf(left, sizeof left, "%s%s%s%s%s", o->brief ? o->brief : "", o->brief ? ", " : "",
+                 o->name, o->operand ? " " : "", o->operand ? o->operand : "");
         printf("  %-28s %s\n", left, o->help);
     }
 }

@@ -35,10 +35,12 @@ typedef struct Option {
     const char *help;    /* one line */
 } Option;
 
-/* Reads argv[1..]; "--name value" and "--name=value". Arguments that are not options go to positional, at most
- * max_positional. *help: --help or -h was given. ST_USAGE names what is wrong. */
-Status options_parse(const Option *options, size_t n, int argc, char **argv, const char **positional, int max_positional,
-                     int *n_positional, bool *help, Err *e);
+/* Reads argv[1..]; "--name value" and "--name=value". Arguments that are not options go to
+ * positional, at most max_positional. *help: --help or -h was given. ST_USAGE names what is
+ * wrong. */
+Status options_parse(const Option *options, size_t n, int argc, char **argv,
+                     const char **positional, int max_positional, int *n_positional, bool *help,
+                     Err *e);
 /* One line per option to stdout. */
 void options_print(const Option *options, size_t n);
 

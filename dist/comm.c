@@ -73,7 +73,8 @@ static int slurm_tasks_on_a_node(void)
     return most;
 }
 
-/* The cores that a process may run on; 0: this process. False where there are more than a cpu_set_t counts. */
+/* The cores that a process may run on; 0: this process. False where there are more than a
+ * cpu_set_t counts. */
 static bool cores_of(pid_t pid, cpu_set_t *out)
 {
     CPU_ZERO(out);
@@ -86,8 +87,9 @@ static int online_cores(void)
     return n > 0 && n < INT_MAX ? (int)n : 1;
 }
 
-/* mpirun binds one or two ranks to one core each where nobody told it how, which would leave every thread of a rank
- * on one core and the rest of the machine idle. Its own cores are those of its parent, mpirun or its daemon. */
+/* mpirun binds one or two ranks to one core each where nobody told it how, which would leave
+ * every thread of a rank on one core and the rest of the machine idle. Its own cores are those
+ * of its parent, mpirun or its daemon. */
 static void undo_default_binding(void)
 {
     static const char *const told[] = {

@@ -1,10 +1,12 @@
-/* dist/exchange.h - sends token rows to the ranks that own their experts, and brings results back.
+/* dist/exchange.h - sends token rows to the ranks that own their experts, and brings results
+ * back.
  *
- * One layer: begin, then for each round dispatch, the experts' work, combine; then results. A row travels once to
- * each rank that owns at least one of its experts. Each (token, slot) result travels home as a vector of its own;
- * weighting and summing happen at home only, in slot order (BackendOps.combine), so the bits do not depend on the
- * number of ranks, on placement or on rounds. Alone, a rank's rows are not copied at all; with several ranks, rows
- * that stay at home are copied once, unless the caller has put them into exchange_home_rows. */
+ * One layer: begin, then for each round dispatch, the experts' work, combine; then results. A
+ * row travels once to each rank that owns at least one of its experts. Each (token, slot) result
+ * travels home as a vector of its own; weighting and summing happen at home only, in slot order
+ * (BackendOps.combine), so the bits do not depend on the number of ranks, on placement or on
+ * rounds. Alone, a rank's rows are not copied at all; with several ranks, rows that stay at home
+ * are copied once, unless the caller has put them into exchange_home_rows. */
 #ifndef MB_DIST_EXCHANGE_H
 #define MB_DIST_EXCHANGE_H
 
@@ -14,33 +16,38 @@
 typedef struct Exchange Exchange; /* opaque: its fields are in exchange_mpi.c */
 
 typedef struct ExchangeShape {
-    int top_k;          /* experts per token */
-    int hidden;         /* values per row */
-    int row_bytes;      /* hidden * the backend's act_bytes */
-    int max_tokens;     /* per rank and step; home buffers are sized from it, once */
-    size_t round_bytes; /* most that a rank receives in one round of dispatch or combine (rows, or results); where it
-                           is too small for one token from each other rank, that is what a round moves */
+    int top_k;      /* experts per token */
+    int hidden;     /* values per row */
+    int row_bytes;  /* hidden * the backend's act_bytes */
+    int max_tokens; /* per rank and step; home buffers are sized from it, once */
+    /* most that a rank receives in one round of dispatch or combine (rows, or results); where it
+     * is too small for one token from each other rank, that is what a round moves */
+    size_t round_bytes;
 } ExchangeShape;
 
 typedef struct RecvRows {
-    const void *rows;      /* [*, hidden] act: distinct rows, own and received */
-    const int32_t *row_of; /* [n_pairs] pair -> row of rows; pairs are grouped by local expert and, within one, ordered by
-                              (source rank, token) */
-    const int32_t *first;  /* [n_local_experts + 1]: expert i has pairs first[i] .. first[i+1]-1 */
-    int n_pairs;           /* 0 is common during decode */
-    void *out;             /* [n_pairs, hidden] act: the experts' results go here before exchange_combine */
-} RecvRows;                /* borrowed: valid until the round's combine returns */
+    const void *rows; /* [*, hidden] act: distinct rows, own and received */
+    /* [n_pairs] pair -> row of rows; pairs are grouped by local expert and, within one, ordered
+     * by (source rank, token) */
+    const int32_t *row_of;
+    const int32_t *first; /* [n_local_experts + 1]: expert i has pairs first[i] .. first[i+1]-1 */
+    int n_pairs;          /* 0 is common during decode */
+    /* [n_pairs, hidden] act: the experts' results go here before exchange_combine */
+    void *out;
+} RecvRows; /* borrowed: valid until the round's combine returns */
 
-/* Not collective, but every rank must make one with the same shape. comm and placement are borrowed and must outlive
- * it. All memory is taken here. */
-Status exchange_create(Exchange **out, Comm *comm, const Placement *placement, const ExchangeShape *shape, Err *e);
+/* Not collective, but every rank must make one with the same shape. comm and placement are
+ * borrowed and must outlive it. All memory is taken here. */
+Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
+                       const ExchangeShape *shape, Err *e);
 void exchange_destroy(Exchange *x); /* NULL is fine */
 /* Most pairs that one round's RecvRows can hold: what the experts' scratch is sized by. */
 int exchange_max_pairs(const Exchange *x);
 /* Bytes that create will take on this rank, for the memory plan. */
-size_t exchange_plan_bytes(const Comm *comm, const Placement *placement, const ExchangeShape *shape);
-/* [max_tokens, row_bytes] where a caller may put the rows that it gives to begin, which saves a copy of those that stay
- * at home. NULL when there is one rank: nothing is copied then. */
+size_t exchange_plan_bytes(const Comm *comm, const Placement *placement,
+                           const ExchangeShape *shape);
+/* [max_tokens, row_bytes] where a caller may put the rows that it gives to begin, which saves a
+ * copy of those that stay at home. NULL when there is one rank: nothing is copied then. */
 void *exchange_home_rows(Exchange *x);
 
 /* Collective: swaps counts and choices, sends the first round's rows, and agrees on *n_rounds (>= 1 when any rank has
@@ -51,14 +58,14 @@ void *exchange_home_rows(Exchange *x);
  *           The failing rank's *e stays as it is. The caller then calls dist_agree, with its own failure where it has
  *           one and else with what begin returned, to learn the message.
  * A choice that is not an expert, or more tokens than planned, fails in the same way, and returns ST_INPUT here. */
-Status exchange_begin(Exchange *x, const void *rows, const int32_t *expert, int n_tokens, Status mine, int *n_rounds,
-                      Err *e);
+Status exchange_begin(Exchange *x, const void *rows, const int32_t *expert, int n_tokens,
+                      Status mine, int *n_rounds, Err *e);
 /* Collective. round = 0 .. n_rounds-1, in order. */
 Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e);
 /* Collective: results of this round go home. mine as in begin (the experts failed). */
 Status exchange_combine(Exchange *x, int round, Status mine, Err *e);
-/* The results at home: rows [*, hidden] act and slot [n_tokens, top_k] -> row, -1 for a dropped choice. Borrowed until
- * the next begin. */
+/* The results at home: rows [*, hidden] act and slot [n_tokens, top_k] -> row, -1 for a dropped
+ * choice. Borrowed until the next begin. */
 void exchange_results(const Exchange *x, const void **rows, const int32_t **slot);
 
 /* Since create: bytes sent to other ranks by this rank. */

@@ -1,10 +1,11 @@
 /* dist/exchange_mpi.c - the exchange over MPI, with rows in host memory; see exchange.h.
  *
- * Each rank sends each other rank its mail (how many rows, how many rounds, the choices) and, without waiting for
- * an answer, the rows of the first window; results go back in one more message with a word on whether the sender
- * failed. So a layer waits twice, where collectives over counts, choices, rows and results would wait five times,
- * and while a rank decodes a few tokens those waits are what a layer costs. Results land at home in their final
- * place, by (destination, token, slot), without a copy. */
+ * Each rank sends each other rank its mail (how many rows, how many rounds, the choices) and,
+ * without waiting for an answer, the rows of the first window; results go back in one more
+ * message with a word on whether the sender failed. So a layer waits twice, where collectives
+ * over counts, choices, rows and results would wait five times, and while a rank decodes a few
+ * tokens those waits are what a layer costs. Results land at home in their final place, by
+ * (destination, token, slot), without a copy. */
 #include "dist/exchange.h"
 
 #include "dist/comm_mpi.h"
@@ -147,7 +148,8 @@ void *exchange_home_rows(Exchange *x)
     return x->home_rows;
 }
 
-/* The k-th of the other ranks, starting after this one, so that not all send to the same rank at first. */
+/* The k-th of the other ranks, starting after this one, so that not all send to the same rank at
+ * first. */
 static int other_rank(const Exchange *x, int k)
 {
     return (x->comm->rank + 1 + k) % x->comm->size;
@@ -204,7 +206,8 @@ static Status send_window(Exchange *x, int to, char **at, Err *e)
     return post_send(x, first, list->window_rows, x->row_type, to, TAG_ROWS, e);
 }
 
-/* Mail and the first windows, to and from every other rank, also where there are no rows: the receiver cannot know. */
+/* Mail and the first windows, to and from every other rank, also where there are no rows: the
+ * receiver cannot know. */
 static Status open_layer(Exchange *x, Err *e)
 {
     Plan *p = &x->plan;
@@ -303,7 +306,8 @@ Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e)
     return ST_OK;
 }
 
-/* Results of own rows stay where they are in the last round, and are put aside before another one. */
+/* Results of own rows stay where they are in the last round, and are put aside before another
+ * one. */
 static void keep_own_results(Exchange *x, int round, const int32_t *place)
 {
     Plan *p = &x->plan;
@@ -353,7 +357,8 @@ static Status send_results(Exchange *x, int to, const int32_t *place, char **at,
     return n > 0 ? post_send(x, first, n, x->row_type, to, TAG_RESULTS, e) : ST_OK;
 }
 
-/* A rank that failed sends what lies in out all the same, so that nobody waits for it in vain; nobody will use it. */
+/* A rank that failed sends what lies in out all the same, so that nobody waits for it in vain;
+ * nobody will use it. */
 static Status swap_results(Exchange *x, int round, Err *e)
 {
     Plan *p = &x->plan;

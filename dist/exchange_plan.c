@@ -77,7 +77,8 @@ Status plan_create(Plan *out, int rank, int size, const Placement *placement,
     if (placement->n_ranks != size)
         return err_set(e, ST_USAGE, "exchange: experts are placed on %d ranks, but there are %d",
                        placement->n_ranks, size);
-    /* Half of what an int32 counts, since home results and a round's results are numbered in one sequence. */
+    /* Half of what an int32 counts, since home results and a round's results are numbered in one
+     * sequence. */
     if ((double)size * shape->max_tokens * shape->top_k > INT32_MAX / 2)
         return err_set(
             e, ST_USAGE,
@@ -175,7 +176,8 @@ static void rewind_list(RowList *list)
     list->row = list->pair = list->window_rows = list->window_pairs = 0;
 }
 
-/* Counts rows and pairs for each destination, and lays the lists out one after the other. last_token: [size]. */
+/* Counts rows and pairs for each destination, and lays the lists out one after the other.
+ * last_token: [size]. */
 static void lay_out(Plan *p, const int32_t *expert, int32_t *last_token)
 {
     for (int d = 0; d < p->size; d++) {
@@ -199,7 +201,8 @@ static void lay_out(Plan *p, const int32_t *expert, int32_t *last_token)
     }
 }
 
-/* Writes choices, tokens and slots. row and pair of each list serve as fill marks. last_token: [size]. */
+/* Writes choices, tokens and slots. row and pair of each list serve as fill marks. last_token:
+ * [size]. */
 static void fill_lists(Plan *p, const int32_t *expert, int32_t *last_token)
 {
     size_t k = (size_t)p->top_k;

@@ -6,13 +6,14 @@
 
 #include <stdint.h>
 
-/* A table: expert -> owner rank and its index there. The same for all layers until a placement file says
- * otherwise. */
+/* A table: expert -> owner rank and its index there. The same for all layers until a placement
+ * file says otherwise. */
 typedef struct Placement {
     int n_experts, n_ranks;
     int32_t *owner;        /* [n_experts] rank */
     int32_t *local_expert; /* [n_experts] index on its owner, in ascending order of expert */
-    int32_t *n_local;      /* [n_ranks] experts of each rank; 0 where there are more ranks than experts */
+    /* [n_ranks] experts of each rank; 0 where there are more ranks than experts */
+    int32_t *n_local;
 } Placement;
 
 /* Contiguous blocks; the first n_experts % n_ranks ranks hold one more. */

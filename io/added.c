@@ -98,8 +98,9 @@ static bool push(AddedSpans *out, size_t start, size_t end, int32_t id)
     return true;
 }
 
-/* What single_word takes for part of a word. That is not quite the \w of patterns: another regex engine of
- * the reference's decides here, for which joiners are and the fractions and powers of Latin-1 are not. */
+/* What single_word takes for part of a word. That is not quite the \w of patterns: another regex
+ * engine of the reference's decides here, for which joiners are and the fractions and powers of
+ * Latin-1 are not. */
 static bool is_word(const uint8_t *s)
 {
     uint32_t code = utf8_code(s);

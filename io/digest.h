@@ -17,6 +17,7 @@ void sha256_free(Sha256 *s);
 /* Of one buffer. */
 Status sha256_of(const void *bytes, size_t len, uint8_t out[32], Err *e);
 void hex_of(const uint8_t *bytes, size_t n, char *out); /* out: 2n + 1 bytes */
-uint32_t crc32_of(uint32_t start, const void *bytes, size_t len); /* start 0, or the result so far */
+/* start 0, or the result so far */
+uint32_t crc32_of(uint32_t start, const void *bytes, size_t len);
 
 #endif

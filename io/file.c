@@ -138,7 +138,8 @@ Status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return err_errno(e, "%.300s: cannot read at byte %llu", path, (unsigned long long)(offset + done));
+            return err_errno(e, "%.300s: cannot read at byte %llu", path,
+                             (unsigned long long)(offset + done));
         if (n == 0)
             return err_set(e, ST_IO, "%.300s: has become shorter: byte %llu is gone", path,
                            (unsigned long long)(offset + done));

@@ -21,7 +21,8 @@ bool file_exists(const char *path);
  * *len) and belongs to the caller, who frees it. Messages name the path. */
 Status file_read(const char *path, size_t limit, char **out, size_t *len, Err *e);
 
-/* Exactly bytes offset .. offset+len-1 of an open file. ST_IO names path; a file that ends earlier "has become shorter". */
+/* Exactly bytes offset .. offset+len-1 of an open file. ST_IO names path; a file that ends
+ * earlier "has become shorter". */
 Status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t len, Err *e);
 /* The same, appended to a buffer. */
 Status file_append_at(int fd, const char *path, uint64_t offset, size_t len, StrBuf *out, Err *e);

@@ -48,7 +48,8 @@ Status h5_create(const char *path, H5Out **out, Err *e)
     h->set_props = H5Pcreate(H5P_DATASET_CREATE);
     h->file = H5Fcreate(h->tmp, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     if (h->link_props < 0 || h->set_props < 0 || h->file < 0 ||
-        H5Pset_create_intermediate_group(h->link_props, 1) < 0 || H5Pset_obj_track_times(h->set_props, 0) < 0) {
+        H5Pset_create_intermediate_group(h->link_props, 1) < 0 ||
+        H5Pset_obj_track_times(h->set_props, 0) < 0) {
         Status st = h5_failed(h, "cannot be created", e);
         h5_abandon(h);
         return st;
@@ -57,15 +58,22 @@ Status h5_create(const char *path, H5Out **out, Err *e)
     return ST_OK;
 }
 
-Status h5_write(H5Out *h, const char *name, H5Type type, int rank, const int64_t *dims, const void *data, Err *e)
+Status h5_write(H5Out *h, const char *name, H5Type type, int rank, const int64_t *dims,
+                const void *data, Err *e)
 {
-    hid_t memory = type == H5_FLOAT32 ? H5T_NATIVE_FLOAT : type == H5_INT32 ? H5T_NATIVE_INT32 : H5T_NATIVE_INT64;
-    hid_t stored = type == H5_FLOAT32 ? H5T_IEEE_F32LE : type == H5_INT32 ? H5T_STD_I32LE : H5T_STD_I64LE;
+    hid_t memory = type == H5_FLOAT32 ? H5T_NATIVE_FLOAT
+                   : type == H5_INT32 ? H5T_NATIVE_INT32
+                                      : H5T_NATIVE_INT64;
+    hid_t stored = type == H5_FLOAT32 ? H5T_IEEE_F32LE
+                   : type == H5_INT32 ? H5T_STD_I32LE
+                                      : H5T_STD_I64LE;
     hsize_t extent[MAX_RANK];
     for (int i = 0; i < rank && i < MAX_RANK; i++)
         extent[i] = (hsize_t)dims[i];
     hid_t space = H5Screate_simple(rank, extent, NULL);
-    hid_t set = space < 0 ? -1 : H5Dcreate2(h->file, name, stored, space, h->link_props, h->set_props, H5P_DEFAULT);
+    hid_t set = space < 0 ? -1
+                          : H5Dcreate2(h->file, name, stored, space, h->link_props, h->set_props,
+                                       H5P_DEFAULT);
     Status st = ST_OK;
     if (set < 0 || H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
         st = h5_failed(h, name, e);

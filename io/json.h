@@ -1,7 +1,8 @@
 /* io/json.h - a strict JSON reader (RFC 8259) whose values keep what a double would lose.
  *
- * For rows and tokenizer.json, where strings may hold U+0000, integers may pass 2^53, 1.0 is not 1,
- * and key order matters. (Small configuration files are read with cJSON.) Values live in one arena. */
+ * For rows and tokenizer.json, where strings may hold U+0000, integers may pass 2^53, 1.0 is not
+ * 1, and key order matters. (Small configuration files are read with cJSON.) Values live in one
+ * arena. */
 #ifndef MB_IO_JSON_H
 #define MB_IO_JSON_H
 
@@ -33,8 +34,8 @@ typedef struct JsonValue {
 } JsonValue;
 
 /* Parses exactly one value that fills text[0..len) but for white space. Refuses bad UTF-8, lone
- * surrogates, trailing bytes and nesting deeper than 512; messages give the byte offset. Duplicate keys
- * are kept in order. Values are valid as long as the arena is. */
+ * surrogates, trailing bytes and nesting deeper than 512; messages give the byte offset.
+ * Duplicate keys are kept in order. Values are valid as long as the arena is. */
 Status json_parse(const char *text, size_t len, Arena *arena, JsonValue **out, Err *e);
 
 /* The last member of that name (the usual reading of duplicates), or NULL. */

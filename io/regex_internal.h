@@ -1,4 +1,5 @@
-/* io/regex_internal.h - the compiled form that regex_compile.c and regex_set.c make and regex.c runs. */
+/* io/regex_internal.h - the compiled form that regex_compile.c and regex_set.c make and regex.c
+ * runs. */
 #ifndef MB_IO_REGEX_INTERNAL_H
 #define MB_IO_REGEX_INTERNAL_H
 
@@ -110,8 +111,8 @@ static inline bool regex_is_letter(uint32_t code)
 
 /* A class; at is behind the opening bracket and goes behind the closing one. */
 Status regex_parse_set(RegexParser *c, RegexSet *out);
-/* \d \s \w \h \p and their opposites into s; *is_class is false, and nothing is read, for other escapes. at is
- * behind the backslash, and not at the end. */
+/* \d \s \w \h \p and their opposites into s; *is_class is false, and nothing is read, for other
+ * escapes. at is behind the backslash, and not at the end. */
 Status regex_parse_class_escape(RegexParser *c, bool bracketed, RegexSet *s, bool *is_class);
 /* An escape that stands for one character; the same. */
 Status regex_parse_char_escape(RegexParser *c, uint32_t *code);

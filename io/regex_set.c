@@ -1,5 +1,5 @@
-/* io/regex_set.c - classes of characters in a pattern: properties, escapes, brackets. A set is a bit per code
- * point: 136 KiB each, and patterns have a dozen. */
+/* io/regex_set.c - classes of characters in a pattern: properties, escapes, brackets. A set is a
+ * bit per code point: 136 KiB each, and patterns have a dozen. */
 #include "io/regex_internal.h"
 
 #include "io/utf8.h"

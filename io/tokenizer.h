@@ -1,4 +1,5 @@
-/* io/tokenizer.h - text <-> token ids, exactly as Hugging Face tokenizers and transformers do it. */
+/* io/tokenizer.h - text <-> token ids, exactly as Hugging Face tokenizers and transformers do
+ * it. */
 #ifndef MB_IO_TOKENIZER_H
 #define MB_IO_TOKENIZER_H
 
@@ -9,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct Tokenizer Tokenizer;       /* immutable once loaded: threads share it */
+typedef struct Tokenizer Tokenizer;           /* immutable once loaded: threads share it */
 typedef struct TokenizerCache TokenizerCache; /* one per thread: scratch and the piece cache */
 
 typedef struct TokenIds {
@@ -17,10 +18,11 @@ typedef struct TokenIds {
     size_t n, cap;
 } TokenIds; /* all zero: empty; the owner frees ids with tokenids_free */
 
-/* From tokenizer.json bytes and, where it is not NULL, tokenizer_config.json bytes (added_tokens_decoder,
- * add_bos_token, add_eos_token). name is used in messages. Unknown parts are errors, never ignored. */
-Status tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len, const char *name,
-                       Tokenizer **out, Err *e);
+/* From tokenizer.json bytes and, where it is not NULL, tokenizer_config.json bytes
+ * (added_tokens_decoder, add_bos_token, add_eos_token). name is used in messages. Unknown parts
+ * are errors, never ignored. */
+Status tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len,
+                       const char *name, Tokenizer **out, Err *e);
 /* From the bytes of a tiktoken file (lines of "base64 rank") and of the tokenizer_config.json
  * beside it, which names the special tokens. Only what Kimi's TikTokenTokenizer does is known;
  * another class is ST_INPUT. add_special adds nothing then, as in transformers. */
@@ -41,16 +43,17 @@ void tokenizer_cache_free(TokenizerCache *c);
 
 /* Appends the ids of text[0..len), which must be valid UTF-8 (else ST_INPUT). add_special: the
  * post-processor's template or, failing that, the configured BOS and EOS. */
-Status tokenizer_encode(const Tokenizer *t, TokenizerCache *c, const char *text, size_t len, bool add_special,
-                        TokenIds *out, Err *e);
+Status tokenizer_encode(const Tokenizer *t, TokenizerCache *c, const char *text, size_t len,
+                        bool add_special, TokenIds *out, Err *e);
 
 /* Appends the text of ids[0..n) (valid UTF-8). Unknown ids give nothing. */
-Status tokenizer_decode(const Tokenizer *t, const int32_t *ids, size_t n, bool skip_special, StrBuf *out, Err *e);
+Status tokenizer_decode(const Tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                        StrBuf *out, Err *e);
 
-/* The bytes that one id stands for in the middle of a text, before UTF-8 repair (byte-level: its raw
- * bytes; byte fallback: the byte; SentencePiece marker: a space). NULL and 0 for unknown ids.
- * Concatenated, with the repairs of decode, they give decode's text but for what Strip removes at the
- * front. */
+/* The bytes that one id stands for in the middle of a text, before UTF-8 repair (byte-level: its
+ * raw bytes; byte fallback: the byte; SentencePiece marker: a space). NULL and 0 for unknown
+ * ids. Concatenated, with the repairs of decode, they give decode's text but for what Strip
+ * removes at the front. */
 const char *tokenizer_token_bytes(const Tokenizer *t, int32_t id, size_t *len);
 /* The vocabulary string, as in the file; NULL for unknown ids. */
 const char *tokenizer_token_string(const Tokenizer *t, int32_t id, size_t *len);
@@ -63,8 +66,8 @@ int32_t tokenizer_n_ids(const Tokenizer *t);
 int32_t tokenizer_bos_id(const Tokenizer *t);
 int32_t tokenizer_eos_id(const Tokenizer *t);
 
-/* Streaming decode, as the reference's decode stream: *out gets what id adds, possibly nothing yet; text
- * that is held back at the end (half a character) is never flushed. */
+/* Streaming decode, as the reference's decode stream: *out gets what id adds, possibly nothing
+ * yet; text that is held back at the end (half a character) is never flushed. */
 typedef struct TokenStream TokenStream;
 Status tokenstream_create(const Tokenizer *t, bool skip_special, TokenStream **out, Err *e);
 Status tokenstream_step(TokenStream *s, int32_t id, StrBuf *out, Err *e);

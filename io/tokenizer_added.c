@@ -1,4 +1,5 @@
-/* io/tokenizer_added.c - the added tokens of a tokenizer: which there are, their ids, their matchers. */
+/* io/tokenizer_added.c - the added tokens of a tokenizer: which there are, their ids, their
+ * matchers. */
 #include "io/tokenizer_internal.h"
 
 #include "io/log.h"

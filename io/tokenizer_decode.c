@@ -127,8 +127,8 @@ static bool is_incomplete(const char *s, size_t len)
            bad == len;
 }
 
-/* Adds the bytes of one more token to text; at most three stay behind in tail. So a step costs what the token
- * costs, also while a run of broken bytes keeps everything held back. */
+/* Adds the bytes of one more token to text; at most three stay behind in tail. So a step costs
+ * what the token costs, also while a run of broken bytes keeps everything held back. */
 static void add_token_bytes(TokenStream *s, int32_t id)
 {
     StrBuf *tail = &s->tail;
@@ -160,8 +160,9 @@ static Status update_text(TokenStream *s, bool all_new, Err *e)
     return s->text.failed || s->tail.failed ? no_memory(e) : ST_OK;
 }
 
-/* How much of the text was emitted before: the whole prefix, unless a later byte token broke a character
- * that byte fallback had put together. The reference fails then; a batch job must go on. */
+/* How much of the text was emitted before: the whole prefix, unless a later byte token broke a
+ * character that byte fallback had put together. The reference fails then; a batch job must go
+ * on. */
 static size_t common_prefix(const StrBuf *text, const StrBuf *prefix)
 {
     size_t n = 0;
@@ -192,7 +193,8 @@ Status tokenstream_step(TokenStream *s, int32_t id, StrBuf *out, Err *e)
     strbuf_add(out, s->text.data + same, s->text.len - same);
     if (out->failed)
         return no_memory(e);
-    /* The ids just emitted stay as context for the next; a decoder may treat the first token in its own way. */
+    /* The ids just emitted stay as context for the next; a decoder may treat the first token in
+     * its own way. */
     size_t n_new = s->ids.n - s->n_context;
     memmove(s->ids.ids, s->ids.ids + s->n_context, n_new * sizeof *s->ids.ids);
     s->ids.n = s->n_context = n_new;

@@ -50,7 +50,8 @@ typedef struct IdCheck {
     int64_t stated;
 } IdCheck;
 
-/* Room for as many added tokens as the two files can name (config may be NULL), once the model is there. */
+/* Room for as many added tokens as the two files can name (config may be NULL), once the model
+ * is there. */
 Status added_reserve(Tokenizer *t, const JsonValue *list, const JsonValue *config, Err *e);
 AddedToken *added_find(Tokenizer *t, const char *content, size_t len); /* NULL: none */
 /* The content and flags of an entry, borrowed from it; what is missing is false. */

@@ -67,7 +67,8 @@ static Status take_rows(Driver *d, int64_t step, int64_t *n_dealt, Err *e)
         d->mine = p;
         d->mine_cap = need;
     }
-    int n = queue_deal(d->flow->n_records, &d->cursor, d->wanted, size, (int)(step % size), d->comm->rank, d->mine);
+    int n = queue_deal(d->flow->n_records, &d->cursor, d->wanted, size, (int)(step % size),
+                       d->comm->rank, d->mine);
     *n_dealt = d->cursor - before;
     for (int i = 0; i < n; i++) {
         Row *row = NULL;
@@ -80,7 +81,9 @@ static Status take_rows(Driver *d, int64_t step, int64_t *n_dealt, Err *e)
 static ProgressCounts sum_counts(const Driver *d)
 {
     const DriverConfig *c = d->config;
-    ProgressCounts p = {.rows_total = c->rows_total, .rows_done = c->rows_resumed, .rows_failed = c->failed_resumed,
+    ProgressCounts p = {.rows_total = c->rows_total,
+                        .rows_done = c->rows_resumed,
+                        .rows_failed = c->failed_resumed,
                         .rows_resumed = c->rows_resumed};
     for (int r = 0; r < d->comm->size; r++) {
         const Opening *o = &d->all[r];
@@ -97,10 +100,15 @@ static ProgressCounts sum_counts(const Driver *d)
 static Status open_step(Driver *d, int64_t step, int n_tokens, Status mine, Err *e)
 {
     SchedulerCounts counts = scheduler_counts(d->scheduler);
-    Opening o = {.wanted = scheduler_wanted(d->scheduler), .n_tokens = n_tokens, .open = scheduler_open(d->scheduler),
-                 .failed = mine != ST_OK, .stop = d->config->stop && d->config->stop(),
-                 .rows_done = d->out->rows_done, .rows_failed = d->out->rows_failed,
-                 .prompt_tokens = counts.prompt_tokens, .output_tokens = counts.output_tokens};
+    Opening o = {.wanted = scheduler_wanted(d->scheduler),
+                 .n_tokens = n_tokens,
+                 .open = scheduler_open(d->scheduler),
+                 .failed = mine != ST_OK,
+                 .stop = d->config->stop && d->config->stop(),
+                 .rows_done = d->out->rows_done,
+                 .rows_failed = d->out->rows_failed,
+                 .prompt_tokens = counts.prompt_tokens,
+                 .output_tokens = counts.output_tokens};
     comm_at(d->comm, step, -1, "opening of the step");
     TRY(comm_allgather(d->comm, &o, sizeof o, d->all, e));
     d->out->counts = sum_counts(d);
@@ -125,8 +133,8 @@ static Agreed agree(const Driver *d)
     return a;
 }
 
-/* The batch of one step, through the model and the sampler. Ranks without rows, or with a failure, take part for the
- * others. *all_know: every rank has learnt of a failure in this step. */
+/* The batch of one step, through the model and the sampler. Ranks without rows, or with a
+ * failure, take part for the others. *all_know: every rank has learnt of a failure in this step. */
 static Status compute(Driver *d, const Step *step, bool *all_know, Err *e)
 {
     double start = clock_s();
@@ -139,7 +147,8 @@ static Status compute(Driver *d, const Step *step, bool *all_know, Err *e)
     return st == ST_OK ? drain_done(d, e) : st;
 }
 
-/* Until all are done, a stop was agreed, or every rank knows of a failure. Returns this rank's own outcome. */
+/* Until all are done, a stop was agreed, or every rank knows of a failure. Returns this rank's
+ * own outcome. */
 static Status run_steps(Driver *d, Err *e)
 {
     Status mine = ST_OK;
@@ -186,20 +195,24 @@ static Status refuse_oversized(const Driver *d, Err *e)
     if (!row)
         return ST_OK;
     return err_set(e, ST_MEMORY,
-                   "line %lld%s%s: its KV cache alone needs %.1f MiB, --kv-memory gives %.1f MiB; all other rows are done",
-                   (long long)row->line, row->custom_id ? ", custom_id " : "", row->custom_id ? row->custom_id : "",
-                   (double)bytes / (1 << 20), (double)d->model->config.kv_bytes / (1 << 20));
+                   "line %lld%s%s: its KV cache alone needs %.1f MiB, --kv-memory gives %.1f MiB; "
+                   "all other rows are done",
+                   (long long)row->line, row->custom_id ? ", custom_id " : "",
+                   row->custom_id ? row->custom_id : "", (double)bytes / (1 << 20),
+                   (double)d->model->config.kv_bytes / (1 << 20));
 }
 
-Status driver_run(Scheduler *s, Model *m, Comm *comm, const RowFlow *flow, const DriverConfig *config, DriverResult *out,
-                  Err *e)
+Status driver_run(Scheduler *s, Model *m, Comm *comm, const RowFlow *flow,
+                  const DriverConfig *config, DriverResult *out, Err *e)
 {
     *out = (DriverResult){0};
-    Driver d = {.scheduler = s, .model = m, .comm = comm, .flow = flow, .config = config, .out = out};
+    Driver d = {
+        .scheduler = s, .model = m, .comm = comm, .flow = flow, .config = config, .out = out};
     double start = clock_s();
     d.all = calloc((size_t)comm->size, sizeof *d.all);
     d.wanted = calloc((size_t)comm->size, sizeof *d.wanted);
-    Status st = d.all && d.wanted ? ST_OK : err_set(e, ST_MEMORY, "out of memory for the step's openings");
+    Status st =
+        d.all && d.wanted ? ST_OK : err_set(e, ST_MEMORY, "out of memory for the step's openings");
     st = dist_agree(comm, st, e);
     if (st == ST_OK) {
         st = run_steps(&d, e);

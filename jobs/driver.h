@@ -1,8 +1,8 @@
-/* jobs/driver.h - the lock-step loop of a job: who takes which rows, one step after another, until all ranks agree that
- * nothing is left.
+/* jobs/driver.h - the lock-step loop of a job: who takes which rows, one step after another,
+ * until all ranks agree that nothing is left.
  *
- * One allgather opens each step (rows wanted, rows brought, failed, stop, drained); the deal of rows follows from it on
- * every rank alike. */
+ * One allgather opens each step (rows wanted, rows brought, failed, stop, drained); the deal of
+ * rows follows from it on every rank alike. */
 #ifndef MB_JOBS_DRIVER_H
 #define MB_JOBS_DRIVER_H
 
@@ -38,7 +38,7 @@ typedef struct DriverResult {
 } DriverResult;
 
 /* Collective. Every rank returns the same status, with the same message. */
-Status driver_run(Scheduler *s, Model *m, Comm *comm, const RowFlow *flow, const DriverConfig *config, DriverResult *out,
-                  Err *e);
+Status driver_run(Scheduler *s, Model *m, Comm *comm, const RowFlow *flow,
+                  const DriverConfig *config, DriverResult *out, Err *e);
 
 #endif

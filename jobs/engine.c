@@ -39,7 +39,9 @@ Status engine_use_isa(Engine *g, const char *isa, Err *e)
     IsaLevel wanted;
     Status st = isa_parse(isa, &wanted, e);
     if (st == ST_OK && wanted > isa_best())
-        st = err_set(e, ST_INPUT, "%s: this processor has no %s (its best level is %s), which the job's results depend on",
+        st = err_set(e, ST_INPUT,
+                     "%s: this processor has no %s (its best level is %s), which the job's results "
+                     "depend on",
                      g->comm->host, isa, isa_name(isa_best()));
     g->isa = wanted;
     return dist_agree(g->comm, st, e);
@@ -56,16 +58,19 @@ static Status open_local(Engine *g, Err *e)
     if (g->tokenizer)
         TRY(tokenizer_cache_create(g->tokenizer, &g->tokenizer_cache, e));
     if (g->tokenizer && tokenizer_n_ids(g->tokenizer) > g->arch.vocab)
-        log_warn_once("%s: the tokenizer has ids up to %d, the model only %d rows of logits", c->model_dir,
-                      tokenizer_n_ids(g->tokenizer) - 1, g->arch.vocab);
+        log_warn_once("%s: the tokenizer has ids up to %d, the model only %d rows of logits",
+                      c->model_dir, tokenizer_n_ids(g->tokenizer) - 1, g->arch.vocab);
     if (!c->use_generation_config)
         g->generation = (GenerationDefaults){0};
     base_name(c->model_dir, g->model_name, sizeof g->model_name);
     int max_len = g->arch.max_positions;
     if (c->max_model_len > 0 && c->max_model_len < max_len)
         max_len = c->max_model_len;
-    g->context = (RowContext){.tokenizer = g->tokenizer, .arch = &g->arch, .generation = &g->generation,
-                              .max_len = max_len, .default_name = g->model_name};
+    g->context = (RowContext){.tokenizer = g->tokenizer,
+                              .arch = &g->arch,
+                              .generation = &g->generation,
+                              .max_len = max_len,
+                              .default_name = g->model_name};
     return ST_OK;
 }
 
@@ -114,11 +119,15 @@ Status engine_load(Engine *g, Err *e)
 {
     double start = clock_s();
     TRY(dist_agree(g->comm, make_backend(g, e), e));
-    ModelConfig c = {.dir = g->config.model_dir, .ops = g->ops, .backend = g->backend,
-                     .max_rows = g->config.max_batch + g->config.prefill_chunk, .max_seqs = g->config.max_batch,
+    ModelConfig c = {.dir = g->config.model_dir,
+                     .ops = g->ops,
+                     .backend = g->backend,
+                     .max_rows = g->config.max_batch + g->config.prefill_chunk,
+                     .max_seqs = g->config.max_batch,
                      .max_len = g->context.max_len,
                      .kv_bytes = g->config.kv_bytes ? g->config.kv_bytes : default_kv_bytes(g),
-                     .round_bytes = ROUND_BYTES, .logits_bytes = LOGITS_BYTES};
+                     .round_bytes = ROUND_BYTES,
+                     .logits_bytes = LOGITS_BYTES};
     TRY(model_create(&g->model, &g->arch, &c, g->comm, e));
     g->load_s = clock_s() - start;
     return ST_OK;

@@ -1,5 +1,5 @@
-/* jobs/engine.h - everything that commands which run a model have in common: ranks, backend, threads, checkpoint, tokenizer,
- * memory plan. */
+/* jobs/engine.h - everything that commands which run a model have in common: ranks, backend,
+ * threads, checkpoint, tokenizer, memory plan. */
 #ifndef MB_JOBS_ENGINE_H
 #define MB_JOBS_ENGINE_H
 
@@ -10,11 +10,12 @@
 
 typedef struct EngineConfig {
     const char *model_dir;
-    const char *backend; /* "cpu" or "auto" */
-    const char *isa;     /* "auto", "scalar", "avx2", "avx512" */
-    int threads;         /* per rank; 0: cores / ranks on the node */
+    const char *backend;                         /* "cpu" or "auto" */
+    const char *isa;                             /* "auto", "scalar", "avx2", "avx512" */
+    int threads;                                 /* per rank; 0: cores / ranks on the node */
     int max_batch, prefill_chunk, max_model_len; /* max_model_len 0: the config's */
-    size_t kv_bytes;                             /* 0: what max_batch full contexts need, within half of the free memory */
+    /* 0: what max_batch full contexts need, within half of the free memory */
+    size_t kv_bytes;
     bool use_generation_config;
     const char *const *accept_keys; /* --accept-config-key */
     int n_accept_keys;
@@ -39,9 +40,11 @@ typedef struct Engine {
     double load_s;
 } Engine;
 
-/* Collective. Reads config and tokenizer and agrees on the ISA level; no weights yet. comm is borrowed. */
+/* Collective. Reads config and tokenizer and agrees on the ISA level; no weights yet. comm is
+ * borrowed. */
 Status engine_open(Engine *out, const EngineConfig *config, Comm *comm, Err *e);
-/* Collective. At most this level (a resumed job's); ST_INPUT naming the rank that cannot provide it. */
+/* Collective. At most this level (a resumed job's); ST_INPUT naming the rank that cannot provide
+ * it. */
 Status engine_use_isa(Engine *g, const char *isa, Err *e);
 /* Collective. Backend, weights, buffers. */
 Status engine_load(Engine *g, Err *e);

@@ -1,7 +1,9 @@
-/* jobs/input.h - the input file, streamed once to make an index, then read line by line in any order.
+/* jobs/input.h - the input file, streamed once to make an index, then read line by line in any
+ * order.
  *
- * The index is a file of fixed records in the job directory that every rank maps, so memory does not grow with the
- * input. Only LF ends a line; a BOM is skipped, blank lines are not rows, lines have any length. */
+ * The index is a file of fixed records in the job directory that every rank maps, so memory does
+ * not grow with the input. Only LF ends a line; a BOM is skipped, blank lines are not rows,
+ * lines have any length. */
 #ifndef MB_JOBS_INPUT_H
 #define MB_JOBS_INPUT_H
 
@@ -25,9 +27,11 @@ typedef struct Input {
     char path[1024];
 } Input;
 
-/* Reads the file once and writes index_path (atomically). digest: SHA-256 of the bytes. Memory: the longest line and about
- * 24 bytes per row. Keys that nobody reads and a missing "method" are named by log_warn_once, so one rank scans for all. */
-Status input_scan(const char *path, const char *index_path, uint8_t digest[32], int64_t *n_rows, Err *e);
+/* Reads the file once and writes index_path (atomically). digest: SHA-256 of the bytes. Memory:
+ * the longest line and about 24 bytes per row. Keys that nobody reads and a missing "method" are
+ * named by log_warn_once, so one rank scans for all. */
+Status input_scan(const char *path, const char *index_path, uint8_t digest[32], int64_t *n_rows,
+                  Err *e);
 /* Maps the index that input_scan wrote. */
 Status input_open(const char *path, const char *index_path, Input *out, Err *e);
 void input_close(Input *in); /* also after a failed input_open, and twice */

@@ -18,8 +18,8 @@ static void add_member(StrBuf *b, const char *key, const char *value)
     strbuf_str(b, ",\n");
 }
 
-Status report_manifest(const JobConfig *config, const Engine *engine, const Job *job, const JobIdentity *id,
-                       const Comm *comm, Err *e)
+Status report_manifest(const JobConfig *config, const Engine *engine, const Job *job,
+                       const JobIdentity *id, const Comm *comm, Err *e)
 {
     StrBuf b = {0};
     strbuf_str(&b, "{\n");
@@ -35,9 +35,10 @@ Status report_manifest(const JobConfig *config, const Engine *engine, const Job 
     add_member(&b, "tokenizer_digest", id->tokenizer);
     add_member(&b, "input_digest", id->input);
     add_member(&b, "parameters_digest", id->parameters);
-    strbuf_fmt(&b, "  \"rows\": %lld,\n  \"run\": %d,\n  \"ranks\": %d,\n", (long long)id->n_rows, job->run, comm->size);
-    strbuf_fmt(&b, "  \"max_batch\": %d,\n  \"prefill_chunk\": %d,\n  \"context\": %d,\n", config->engine.max_batch,
-               config->engine.prefill_chunk, engine->context.max_len);
+    strbuf_fmt(&b, "  \"rows\": %lld,\n  \"run\": %d,\n  \"ranks\": %d,\n", (long long)id->n_rows,
+               job->run, comm->size);
+    strbuf_fmt(&b, "  \"max_batch\": %d,\n  \"prefill_chunk\": %d,\n  \"context\": %d,\n",
+               config->engine.max_batch, config->engine.prefill_chunk, engine->context.max_len);
     strbuf_str(&b, "  \"parameters\": ");
     row_defaults_json(&engine->context, true, &b);
     strbuf_str(&b, "\n}\n");
@@ -54,23 +55,31 @@ void report_plan(const Engine *engine, const Comm *comm)
     size_t block = m->kv.page_bytes * (size_t)m->kv.pages_per_block;
     size_t exchange = 0;
     if (m->exchange) {
-        ExchangeShape shape = {m->arch->router.top_k, m->arch->hidden, m->arch->hidden * engine->ops->act_bytes,
-                               m->config.max_rows, m->config.round_bytes};
+        ExchangeShape shape = {m->arch->router.top_k, m->arch->hidden,
+                               m->arch->hidden * engine->ops->act_bytes, m->config.max_rows,
+                               m->config.round_bytes};
         exchange = exchange_plan_bytes(comm, &m->placement, &shape);
     }
-    log_note("%s, %d experts of %d here, %d threads, %s; GiB: dense weights %.2f, experts %.2f, kv %.2f, buffers %.2f, "
+    log_note("%s, %d experts of %d here, %d threads, %s; GiB: dense weights %.2f, experts %.2f, kv "
+             "%.2f, buffers %.2f, "
              "exchange %.2f",
-             m->arch->model_type, m->placement.n_local[comm->rank], m->arch->router.n_experts, engine->threads,
-             isa_name(engine->isa), (double)m->weights.dense_bytes / gib, (double)m->weights.expert_bytes / gib,
-             (double)block * m->kv.n_blocks / gib, (double)m->buffer_bytes / gib, (double)exchange / gib);
+             m->arch->model_type, m->placement.n_local[comm->rank], m->arch->router.n_experts,
+             engine->threads, isa_name(engine->isa), (double)m->weights.dense_bytes / gib,
+             (double)m->weights.expert_bytes / gib, (double)block * m->kv.n_blocks / gib,
+             (double)m->buffer_bytes / gib, (double)exchange / gib);
 }
 
 static RankMetrics rank_metrics(const Engine *g, const Comm *comm, const DriverResult *result,
                                 const Scheduler *scheduler, const PhaseTimes *times)
 {
-    RankMetrics r = {.n_threads = g->threads, .start_s = times->start_s, .input_s = times->input_s,
-                     .load_s = times->load_s, .run_s = times->run_s, .finish_s = times->merge_s,
-                     .rows = result->rows_done, .rows_failed = result->rows_failed,
+    RankMetrics r = {.n_threads = g->threads,
+                     .start_s = times->start_s,
+                     .input_s = times->input_s,
+                     .load_s = times->load_s,
+                     .run_s = times->run_s,
+                     .finish_s = times->merge_s,
+                     .rows = result->rows_done,
+                     .rows_failed = result->rows_failed,
                      .peak_rss_bytes = metrics_peak_rss()};
     snprintf(r.host, sizeof r.host, "%s", comm->host);
     if (!scheduler)
@@ -108,34 +117,50 @@ static Status sum_load(const Engine *g, Comm *comm, bool computed, int64_t **out
     if (!computed || n == 0)
         return ST_OK;
     int64_t *load = malloc((size_t)n * sizeof *load);
-    TRY(dist_agree(comm, load ? ST_OK : err_set(e, ST_MEMORY, "out of memory for the expert loads"), e));
+    TRY(dist_agree(comm, load ? ST_OK : err_set(e, ST_MEMORY, "out of memory for the expert loads"),
+                   e));
     memcpy(load, g->model->expert_load, (size_t)n * sizeof *load);
     *out = load;
     return comm_sum_int64(comm, load, (int)n, e);
 }
 
-Status report_metrics(const JobConfig *config, const Engine *engine, Comm *comm, const DriverResult *result,
-                      const Scheduler *scheduler, const PhaseTimes *times, const JobOutcome *outcome, Err *e)
+Status report_metrics(const JobConfig *config, const Engine *engine, Comm *comm,
+                      const DriverResult *result, const Scheduler *scheduler,
+                      const PhaseTimes *times, const JobOutcome *outcome, Err *e)
 {
     if (!config->metrics)
         return ST_OK;
     RankMetrics mine = rank_metrics(engine, comm, result, scheduler, times);
     RankMetrics *all = comm->rank == 0 ? calloc((size_t)comm->size, sizeof *all) : NULL;
     int64_t *load = NULL;
-    Status st = comm->rank == 0 && !all ? err_set(e, ST_MEMORY, "out of memory for the metrics") : ST_OK;
+    Status st =
+        comm->rank == 0 && !all ? err_set(e, ST_MEMORY, "out of memory for the metrics") : ST_OK;
     st = dist_agree(comm, st, e);
     if (st == ST_OK)
         st = comm_gather(comm, &mine, sizeof mine, all, 0, e);
     if (st == ST_OK)
         st = sum_load(engine, comm, scheduler != NULL, &load, e);
     if (st == ST_OK && comm->rank == 0) {
-        JobMetrics m = {.version = MOEBATCH_VERSION, .backend = engine->ops->name, .isa = isa_name(engine->isa),
-                        .model = config->engine.model_dir, .input = config->input, .out = config->output,
-                        .run = outcome->run, .stopped = outcome->stopped, .rows = outcome->rows,
-                        .rows_done = outcome->done, .rows_failed = outcome->failed, .rows_resumed = outcome->resumed,
-                        .steps = result->steps, .idle_steps = result->idle_steps, .wall_s = outcome->seconds,
-                        .n_ranks = comm->size, .ranks = all, .n_layers = engine->arch.n_layers,
-                        .n_experts = engine->arch.router.n_experts, .expert_load = load};
+        JobMetrics m = {.version = MOEBATCH_VERSION,
+                        .backend = engine->ops->name,
+                        .isa = isa_name(engine->isa),
+                        .model = config->engine.model_dir,
+                        .input = config->input,
+                        .out = config->output,
+                        .run = outcome->run,
+                        .stopped = outcome->stopped,
+                        .rows = outcome->rows,
+                        .rows_done = outcome->done,
+                        .rows_failed = outcome->failed,
+                        .rows_resumed = outcome->resumed,
+                        .steps = result->steps,
+                        .idle_steps = result->idle_steps,
+                        .wall_s = outcome->seconds,
+                        .n_ranks = comm->size,
+                        .ranks = all,
+                        .n_layers = engine->arch.n_layers,
+                        .n_experts = engine->arch.router.n_experts,
+                        .expert_load = load};
         st = metrics_write(config->metrics, &m, e);
     }
     st = dist_agree(comm, st, e);

@@ -11,12 +11,14 @@ typedef struct PhaseTimes { /* seconds of this rank */
 } PhaseTimes;
 
 /* Rank 0: OUT.job/manifest.json. */
-Status report_manifest(const JobConfig *config, const Engine *engine, const Job *job, const JobIdentity *id,
-                       const Comm *comm, Err *e);
+Status report_manifest(const JobConfig *config, const Engine *engine, const Job *job,
+                       const JobIdentity *id, const Comm *comm, Err *e);
 /* "rank 3: weights 61.2 GiB, kv 40.0, ..." to stderr, for each rank. */
 void report_plan(const Engine *engine, const Comm *comm);
-/* Collective. Writes config->metrics on rank 0 where it is set. scheduler NULL: nothing was computed. */
-Status report_metrics(const JobConfig *config, const Engine *engine, Comm *comm, const DriverResult *result,
-                      const Scheduler *scheduler, const PhaseTimes *times, const JobOutcome *outcome, Err *e);
+/* Collective. Writes config->metrics on rank 0 where it is set. scheduler NULL: nothing was
+ * computed. */
+Status report_metrics(const JobConfig *config, const Engine *engine, Comm *comm,
+                      const DriverResult *result, const Scheduler *scheduler,
+                      const PhaseTimes *times, const JobOutcome *outcome, Err *e);
 
 #endif

@@ -1,5 +1,6 @@
-/* jobs/job_run.c - see job_run.h. The order: open the output and its journal, read config and input, compare the job's identity,
- * load the weights, run, merge. Each phase ends in dist_agree. */
+/* jobs/job_run.c - see job_run.h. The order: open the output and its journal, read config and
+ * input, compare the job's identity, load the weights, run, merge. Each phase ends in
+ * dist_agree. */
 #include "jobs/job_run.h"
 
 #include "io/clock.h"
@@ -66,14 +67,16 @@ static Status open_job(JobRun *r, JobFacts *f, Err *e)
     return ST_OK;
 }
 
-/* What the result depends on beside model, tokenizer and input: everything that can change output bytes. */
+/* What the result depends on beside model, tokenizer and input: everything that can change
+ * output bytes. */
 static Status digest_parameters(const JobRun *r, char *hex, Err *e)
 {
     StrBuf b = {0};
     uint8_t digest[32];
     const RowContext *context = &r->engine.context;
     const char *name = context->served_name ? context->served_name : context->default_name;
-    strbuf_fmt(&b, "{\"command\":\"%s\",\"logits\":%s,", r->config->kind == JOB_SCORE ? "score" : "run",
+    strbuf_fmt(&b, "{\"command\":\"%s\",\"logits\":%s,",
+               r->config->kind == JOB_SCORE ? "score" : "run",
                r->config->logits ? "true" : "false");
     strbuf_fmt(&b, "\"created\":%lld,\"any_name\":%s,\"name\":", (long long)context->created,
                context->served_name ? "false" : "true");
@@ -105,7 +108,8 @@ static Status identify(JobRun *r, JobFacts *f, Err *e)
     TRY(weights_digest(c->engine.model_dir, id.model, e));
     TRY(tokenizer_digest(c->engine.model_dir, id.tokenizer, e));
     TRY(digest_parameters(r, id.parameters, e));
-    bool computed_before = r->job.state == JOB_DONE && !c->overwrite; /* with any ISA: nothing is left to compute */
+    /* with any ISA: nothing is left to compute */
+    bool computed_before = r->job.state == JOB_DONE && !c->overwrite;
     snprintf(id.isa, sizeof id.isa, "%s", computed_before ? f->isa : isa_name(r->engine.isa));
     snprintf(id.backend, sizeof id.backend, "%s", r->engine.ops->name);
     TRY(job_identify(&r->job, &id, e));
@@ -131,7 +135,8 @@ static Status open_shared(JobRun *r, Err *e)
     if (r->comm->rank != 0)
         TRY(input_open(r->config->input, index, &r->input, e));
     TRY(queue_open(r->dir, &r->queue, e));
-    return segment_create(r->dir, r->run, r->comm->rank, r->config->sync_interval_s, &r->segment, e);
+    return segment_create(r->dir, r->run, r->comm->rank, r->config->sync_interval_s, &r->segment,
+                          e);
 }
 
 static Status load_row(void *ctx, int64_t record, Row **out, Err *e)
@@ -142,10 +147,11 @@ static Status load_row(void *ctx, int64_t record, Row **out, Err *e)
     const InputRecord *in = &r->input.records[row];
     TRY(input_read(&r->input, row, &r->line, e));
     if (r->config->kind == JOB_SCORE)
-        return score_parse(context, r->engine.tokenizer_cache, r->line.data, r->line.len, row, (int64_t)in->line,
-                           (int64_t)in->duplicate_of, r->config->logits != NULL, out, e);
-    TRY(row_parse(context, r->engine.tokenizer_cache, r->line.data, r->line.len, row, (int64_t)in->line,
-                  (int64_t)in->duplicate_of, out, e));
+        return score_parse(context, r->engine.tokenizer_cache, r->line.data, r->line.len, row,
+                           (int64_t)in->line, (int64_t)in->duplicate_of, r->config->logits != NULL,
+                           out, e);
+    TRY(row_parse(context, r->engine.tokenizer_cache, r->line.data, r->line.len, row,
+                  (int64_t)in->line, (int64_t)in->duplicate_of, out, e));
     TRY(queue_read_partial(&r->queue, record, &r->text, e));
     if (r->text.len == 0 || (*out)->error.status)
         return ST_OK;
@@ -169,8 +175,10 @@ static Status finish_row(void *ctx, Row *row, Err *e)
     else
         TRY(row_render(&r->engine.context, row, &r->text, e));
     if (r->text.failed)
-        return err_set(e, ST_MEMORY, "out of memory for the output of line %lld", (long long)row->line);
-    return segment_append(r->segment, RECORD_RESULT, row->index, row->error.status != 0, r->text.data, r->text.len, e);
+        return err_set(e, ST_MEMORY, "out of memory for the output of line %lld",
+                       (long long)row->line);
+    return segment_append(r->segment, RECORD_RESULT, row->index, row->error.status != 0,
+                          r->text.data, r->text.len, e);
 }
 
 static Status save_row(void *ctx, Row *row, Err *e)
@@ -184,8 +192,10 @@ static Status save_row(void *ctx, Row *row, Err *e)
     strbuf_clear(&r->text);
     TRY(row_save(row, &r->text, e));
     if (r->text.failed)
-        return err_set(e, ST_MEMORY, "out of memory for the state of line %lld", (long long)row->line);
-    return segment_append(r->segment, RECORD_PARTIAL, row->index, false, r->text.data, r->text.len, e);
+        return err_set(e, ST_MEMORY, "out of memory for the state of line %lld",
+                       (long long)row->line);
+    return segment_append(r->segment, RECORD_PARTIAL, row->index, false, r->text.data, r->text.len,
+                          e);
 }
 
 static Status tick(void *ctx, Err *e)
@@ -198,7 +208,8 @@ static void flush_before_abort(void *ctx)
 {
     JobRun *r = ctx;
     Err e;
-    (void)segment_sync(r->segment, &e); /* the process ends next; records are written already, this only syncs them */
+    /* the process ends next; records are written already, this only syncs them */
+    (void)segment_sync(r->segment, &e);
 }
 
 static Status compute(JobRun *r, const JobFacts *f, Err *e)
@@ -208,7 +219,8 @@ static Status compute(JobRun *r, const JobFacts *f, Err *e)
     TRY(engine_load(&r->engine, e));
     r->times.load_s = clock_s() - start;
     SchedulerConfig sc = {c->engine.max_batch, c->engine.prefill_chunk, c->logits != NULL};
-    Status st = scheduler_create(&r->scheduler, r->engine.model, &r->engine.context, r->engine.team, &sc, e);
+    Status st = scheduler_create(&r->scheduler, r->engine.model, &r->engine.context, r->engine.team,
+                                 &sc, e);
     if (st == ST_OK)
         st = comm_watch(r->comm, c->engine.wait_timeout_s, flush_before_abort, r, e);
     TRY(dist_agree(r->comm, st, e));
@@ -238,7 +250,8 @@ static Status merge(JobRun *r, JobOutcome *out, Err *e)
     return st;
 }
 
-/* Collective. A job goes on with the instructions that it began with, or not at all: others round differently. */
+/* Collective. A job goes on with the instructions that it began with, or not at all: others
+ * round differently. */
 static Status use_recorded_isa(JobRun *r, const JobFacts *f, Err *e)
 {
     IsaLevel recorded;

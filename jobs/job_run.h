@@ -1,4 +1,5 @@
-/* jobs/job_run.h - one run over one input file: journal, model, driver, merge. What `run` and `score` have in common. */
+/* jobs/job_run.h - one run over one input file: journal, model, driver, merge. What `run` and
+ * `score` have in common. */
 #ifndef MB_JOBS_JOB_RUN_H
 #define MB_JOBS_JOB_RUN_H
 
@@ -21,7 +22,7 @@ typedef struct JobConfig {
 
 typedef struct JobOutcome { /* filled on rank 0 */
     bool stopped, already_done;
-    int run; /* number of this run of the job */
+    int run;                       /* number of this run of the job */
     int64_t rows, failed, resumed; /* rows of the input, error rows, rows that were done before */
     int64_t done;                  /* rows with a result */
     int64_t prompt_tokens, output_tokens;

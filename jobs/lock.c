@@ -120,7 +120,8 @@ static Status try_text(int fd, const char *path, Attempt *got, Err *e)
     return ST_OK;
 }
 
-/* Advice to remove the file only where nothing but the file speaks: a lock of the system's has a live holder. */
+/* Advice to remove the file only where nothing but the file speaks: a lock of the system's has a
+ * live holder. */
 static Status busy(int fd, const char *path, bool by_text, Err *e)
 {
     Holder h = holder_of(fd);

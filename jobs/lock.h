@@ -17,8 +17,9 @@ typedef struct Lock {
     bool held;
 } Lock; /* all zero: not held */
 
-/* Creates the file at need and tries for wait_s seconds. Held by somebody else: ST_INPUT naming the
- * holder. A wait of a second or more is announced by log_note. *out is not held unless the result is ST_OK. */
+/* Creates the file at need and tries for wait_s seconds. Held by somebody else: ST_INPUT naming
+ * the holder. A wait of a second or more is announced by log_note. *out is not held unless the
+ * result is ST_OK. */
 Status lock_take(const char *path, double wait_s, Lock *out, Err *e);
 /* The same by text alone, as on a file system without locks. */
 Status lock_take_by_text(const char *path, double wait_s, Lock *out, Err *e);

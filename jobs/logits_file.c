@@ -1,4 +1,5 @@
-/* jobs/logits_file.c - see logits_file.h. A record: the number of ids and the vocabulary (int32), ids, logits. */
+/* jobs/logits_file.c - see logits_file.h. A record: the number of ids and the vocabulary
+ * (int32), ids, logits. */
 #include "jobs/logits_file.h"
 
 #include "io/file.h"
@@ -33,13 +34,16 @@ Status logits_file_add(Segment *segment, const Row *row, int vocab, Err *e)
 {
     const TokenIds *ids = &row->prompts[0].ids;
     int32_t head[2] = {(int32_t)ids->n, vocab};
-    size_t id_bytes = ids->n * sizeof *ids->ids, bytes = ids->n * (size_t)vocab * sizeof *row->logits;
+    size_t id_bytes = ids->n * sizeof *ids->ids,
+           bytes = ids->n * (size_t)vocab * sizeof *row->logits;
     StrBuf b = {0};
     strbuf_add(&b, head, sizeof head);
     strbuf_add(&b, ids->ids, id_bytes);
     strbuf_add(&b, row->logits, bytes);
-    Status st = b.failed ? err_set(e, ST_MEMORY, "out of memory for the logits of line %lld", (long long)row->line)
-                         : segment_append(segment, RECORD_LOGITS, row->index, false, b.data, b.len, e);
+    Status st = b.failed
+                    ? err_set(e, ST_MEMORY, "out of memory for the logits of line %lld",
+                              (long long)row->line)
+                    : segment_append(segment, RECORD_LOGITS, row->index, false, b.data, b.len, e);
     strbuf_free(&b);
     return st;
 }
@@ -47,7 +51,8 @@ Status logits_file_add(Segment *segment, const Row *row, int vocab, Err *e)
 static void note_place(void *ctx, const RecordHeader *h, uint64_t at)
 {
     Places *p = ctx;
-    if (h->kind == RECORD_LOGITS && h->row >= 0 && h->row < p->n_rows && p->rows[h->row].segment < 0)
+    if (h->kind == RECORD_LOGITS && h->row >= 0 && h->row < p->n_rows &&
+        p->rows[h->row].segment < 0)
         p->rows[h->row] = (Place){p->segment, at, h->bytes};
 }
 
@@ -66,7 +71,8 @@ static Status write_row(H5Out *h, const char *path, int64_t row, const Place *p,
     char name[64];
     char *data = malloc(p->bytes ? p->bytes : 1);
     if (!data)
-        return err_set(e, ST_MEMORY, "out of memory for %llu bytes of logits", (unsigned long long)p->bytes);
+        return err_set(e, ST_MEMORY, "out of memory for %llu bytes of logits",
+                       (unsigned long long)p->bytes);
     Status st = read_all(path, p->at, p->bytes, data, e);
     int32_t head[2] = {0, 0};
     if (st == ST_OK && p->bytes >= sizeof head)
@@ -87,7 +93,8 @@ static Status write_row(H5Out *h, const char *path, int64_t row, const Place *p,
     return st;
 }
 
-static Status find_places(const char *dir, char (*segments)[SEGMENT_NAME_MAX], int n, Places *p, Err *e)
+static Status find_places(const char *dir, char (*segments)[SEGMENT_NAME_MAX], int n, Places *p,
+                          Err *e)
 {
     for (p->segment = 0; p->segment < n; p->segment++) {
         char path[JOB_PATH_MAX];

@@ -18,13 +18,15 @@ typedef struct Windows {
     TokenIds ids;
     int window;
     int64_t n;
-    int64_t *nll; /* [n] bits of a double: this rank's windows, 0 elsewhere, so that an integer sum is exact */
+    /* [n] bits of a double: this rank's windows, 0 elsewhere, so that an integer sum is exact */
+    int64_t *nll;
     Scheduler *scheduler;
 } Windows;
 
 static Status encode(Windows *w, const char *text, size_t len, Err *e)
 {
-    return tokenizer_encode(w->engine.tokenizer, w->engine.tokenizer_cache, text, len, false, &w->ids, e);
+    return tokenizer_encode(w->engine.tokenizer, w->engine.tokenizer_cache, text, len, false,
+                            &w->ids, e);
 }
 
 static Status encode_document(Windows *w, const char *text, size_t len, Err *e)
@@ -80,10 +82,12 @@ static Status read_windows(Windows *w, const char *path, Err *e)
     char *text = NULL;
     size_t len = 0;
     if (!w->engine.tokenizer)
-        return err_set(e, ST_INPUT, "%s: has no tokenizer.json or tiktoken.model, which perplexity needs",
+        return err_set(e, ST_INPUT,
+                       "%s: has no tokenizer.json or tiktoken.model, which perplexity needs",
                        w->engine.config.model_dir);
     if (w->window + 1 > w->engine.context.max_len)
-        return err_set(e, ST_USAGE, "--window %d: the model's context is %d positions", w->window, w->engine.context.max_len);
+        return err_set(e, ST_USAGE, "--window %d: the model's context is %d positions", w->window,
+                       w->engine.context.max_len);
     TRY(file_read(path, MAX_TEXT, &text, &len, e));
     Status st = encode_text(w, text, len, e);
     free(text);
@@ -91,15 +95,18 @@ static Status read_windows(Windows *w, const char *path, Err *e)
         return err_in(e, "%s", path);
     w->n = w->ids.n > 0 ? ((int64_t)w->ids.n - 1) / w->window : 0;
     if (w->n == 0)
-        return err_set(e, ST_INPUT, "%s: %zu tokens, fewer than one window of %d and one more", path, w->ids.n, w->window);
+        return err_set(e, ST_INPUT, "%s: %zu tokens, fewer than one window of %d and one more",
+                       path, w->ids.n, w->window);
     w->nll = calloc((size_t)w->n, sizeof *w->nll);
-    return w->nll ? ST_OK : err_set(e, ST_MEMORY, "out of memory for %lld windows", (long long)w->n);
+    return w->nll ? ST_OK
+                  : err_set(e, ST_MEMORY, "out of memory for %lld windows", (long long)w->n);
 }
 
 static Status load_window(void *ctx, int64_t record, Row **out, Err *e)
 {
     Windows *w = ctx;
-    return score_row_from_ids(w->ids.ids + record * w->window, (size_t)w->window + 1, record, out, e);
+    return score_row_from_ids(w->ids.ids + record * w->window, (size_t)w->window + 1, record, out,
+                              e);
 }
 
 static Status finish_window(void *ctx, Row *row, Err *e)
@@ -126,7 +133,8 @@ static Status no_tick(void *ctx, Err *e)
     return ST_OK;
 }
 
-static Status run(Windows *w, Comm *comm, const char *path, ProgressMode mode, PerplexityResult *out, Err *e)
+static Status run(Windows *w, Comm *comm, const char *path, ProgressMode mode,
+                  PerplexityResult *out, Err *e)
 {
     Progress progress;
     DriverResult result;
@@ -134,7 +142,8 @@ static Status run(Windows *w, Comm *comm, const char *path, ProgressMode mode, P
     TRY(engine_load(&w->engine, e));
     const EngineConfig *c = &w->engine.config;
     SchedulerConfig sc = {c->max_batch, c->prefill_chunk, false};
-    Status st = scheduler_create(&w->scheduler, w->engine.model, &w->engine.context, w->engine.team, &sc, e);
+    Status st = scheduler_create(&w->scheduler, w->engine.model, &w->engine.context, w->engine.team,
+                                 &sc, e);
     if (st == ST_OK)
         st = comm_watch(comm, c->wait_timeout_s, NULL, NULL, e);
     TRY(dist_agree(comm, st, e));
@@ -157,8 +166,8 @@ static Status run(Windows *w, Comm *comm, const char *path, ProgressMode mode, P
     return ST_OK;
 }
 
-Status perplexity_run(const EngineConfig *config, Comm *comm, const char *path, int window, ProgressMode progress,
-                      PerplexityResult *out, Err *e)
+Status perplexity_run(const EngineConfig *config, Comm *comm, const char *path, int window,
+                      ProgressMode progress, PerplexityResult *out, Err *e)
 {
     Windows w = {.window = window};
     Status st = engine_open(&w.engine, config, comm, e);

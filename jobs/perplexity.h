@@ -12,11 +12,12 @@ typedef struct PerplexityResult {
     double seconds;
 } PerplexityResult;
 
-/* Collective. The text is split at <|endoftext|>; each document starts with that token (BOS or EOS where the tokenizer has none
- * of that name); each paragraph (split at a blank line) is encoded with "\n\n" appended. Window i predicts ids
- * window*i+1 .. window*i+window from ids window*i .. window*i+window-1; the last incomplete window is dropped. The
- * result is the same, to the bit, at any number of ranks. */
-Status perplexity_run(const EngineConfig *config, Comm *comm, const char *path, int window, ProgressMode progress,
-                      PerplexityResult *out, Err *e);
+/* Collective. The text is split at <|endoftext|>; each document starts with that token (BOS or
+ * EOS where the tokenizer has none of that name); each paragraph (split at a blank line) is
+ * encoded with "\n\n" appended. Window i predicts ids window*i+1 .. window*i+window from ids
+ * window*i .. window*i+window-1; the last incomplete window is dropped. The result is the same,
+ * to the bit, at any number of ranks. */
+Status perplexity_run(const EngineConfig *config, Comm *comm, const char *path, int window,
+                      ProgressMode progress, PerplexityResult *out, Err *e);
 
 #endif

@@ -34,8 +34,8 @@ enum {
 typedef struct Progress {
     ProgressMode mode;
     double start_s, due_s;
-    bool working;  /* the first update came, with the weights loaded */
-    double work_s; /* and when */
+    bool working;                             /* the first update came, with the weights loaded */
+    double work_s;                            /* and when */
     ProgressSample samples[PROGRESS_SAMPLES]; /* a ring */
     int n_samples, newest;
     int width; /* of the line on the terminal */

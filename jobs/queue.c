@@ -54,7 +54,8 @@ Status queue_write(const char *dir, const Input *input, const JournalScan *scan,
     snprintf(tmp, sizeof tmp, "%s.tmp", path);
     SortKey *keys = malloc((size_t)(input->n_rows ? input->n_rows : 1) * sizeof *keys);
     if (!keys)
-        return err_set(e, ST_MEMORY, "out of memory for the queue of %lld rows", (long long)input->n_rows);
+        return err_set(e, ST_MEMORY, "out of memory for the queue of %lld rows",
+                       (long long)input->n_rows);
     int64_t n = 0;
     for (int64_t row = 0; row < input->n_rows; row++)
         if (scan->rows[row].segment < 0 || scan->rows[row].kind != RECORD_RESULT)
@@ -66,7 +67,8 @@ Status queue_write(const char *dir, const Input *input, const JournalScan *scan,
     FILE *f = fopen(tmp, "wb");
     Status st = ST_OK;
     if (!f || fwrite(&h, sizeof h, 1, f) != 1 ||
-        (scan->n_segments && fwrite(scan->segments, 64, (size_t)scan->n_segments, f) != (size_t)scan->n_segments) ||
+        (scan->n_segments &&
+         fwrite(scan->segments, 64, (size_t)scan->n_segments, f) != (size_t)scan->n_segments) ||
         write_records(f, keys, n, scan) != ST_OK || fflush(f) != 0 || fsync(fileno(f)) != 0)
         st = err_errno(e, "%s", tmp);
     if (f && fclose(f) != 0 && st == ST_OK)
@@ -92,8 +94,9 @@ Status queue_open(const char *dir, Queue *out, Err *e)
         return failed;
     }
     out->map_bytes = (size_t)st.st_size;
-    out->map = out->map_bytes >= sizeof(QueueHeader) ? mmap(NULL, out->map_bytes, PROT_READ, MAP_SHARED, fd, 0)
-                                                     : MAP_FAILED;
+    out->map = out->map_bytes >= sizeof(QueueHeader)
+                   ? mmap(NULL, out->map_bytes, PROT_READ, MAP_SHARED, fd, 0)
+                   : MAP_FAILED;
     close(fd);
     if (out->map == MAP_FAILED) {
         out->map = NULL;
@@ -139,7 +142,8 @@ Status queue_read_partial(const Queue *q, int64_t i, StrBuf *out, Err *e)
     return st;
 }
 
-int queue_deal(int64_t n_records, int64_t *cursor, const int64_t *wanted, int n_ranks, int first, int rank, int64_t *mine)
+int queue_deal(int64_t n_records, int64_t *cursor, const int64_t *wanted, int n_ranks, int first,
+               int rank, int64_t *mine)
 {
     int n = 0;
     bool dealt = true;

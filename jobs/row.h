@@ -1,7 +1,8 @@
-/* jobs/row.h - one input line: what it asks for, what has been generated, and the output line it becomes.
+/* jobs/row.h - one input line: what it asks for, what has been generated, and the output line it
+ * becomes.
  *
- * A bad line is a result, not an Err: row_parse gives a Row with error set, which renders as an error line. Err is for what
- * ends the job (memory). */
+ * A bad line is a result, not an Err: row_parse gives a Row with error set, which renders as an
+ * error line. Err is for what ends the job (memory). */
 #ifndef MB_JOBS_ROW_H
 #define MB_JOBS_ROW_H
 
@@ -16,7 +17,8 @@
 
 enum { MAX_LOGPROBS = 20 };
 
-/* Log-probabilities of one position: log-softmax of the model's raw logits over all vocabulary rows. */
+/* Log-probabilities of one position: log-softmax of the model's raw logits over all vocabulary
+ * rows. */
 typedef struct TokenLogprobs {
     float logprob; /* of the token that is there */
     int32_t rank;  /* its rank, 1 = most likely */
@@ -63,7 +65,8 @@ typedef enum FinishReason { FINISH_NONE, FINISH_STOP, FINISH_LENGTH } FinishReas
 typedef struct Prompt {
     TokenIds ids;
     TokenLogprobs *logprobs; /* [ids.n], the first unused; NULL unless the row asks for them */
-    const char *text;        /* as given, kept for echo; NULL when the prompt came as ids or was truncated */
+    /* as given, kept for echo; NULL when the prompt came as ids or was truncated */
+    const char *text;
     size_t text_len;
 } Prompt;
 
@@ -81,15 +84,15 @@ typedef struct Choice {
 } Choice;
 
 typedef struct RowError {
-    int status; /* 400, 404, 500; 0: no error */
+    int status;               /* 400, 404, 500; 0: no error */
     const char *code, *param; /* wire-formats.md section 2; param may be NULL */
     const char *message;
 } RowError;
 
 typedef struct Row {
-    int64_t index; /* number of the non-blank line, from 0 */
-    int64_t line;  /* physical line, from 1 */
-    Arena arena;   /* what the fields below point into */
+    int64_t index;         /* number of the non-blank line, from 0 */
+    int64_t line;          /* physical line, from 1 */
+    Arena arena;           /* what the fields below point into */
     const char *custom_id; /* NULL: none */
     size_t custom_id_len;  /* it may hold U+0000 */
     uint8_t key[32];       /* row key: contract.md section 1 */
@@ -100,7 +103,8 @@ typedef struct Row {
     int n_prompts;
     Choice *choices; /* [n_prompts * params.n] */
     int n_choices, n_finished;
-    float *logits; /* [prompt ids, vocab] of a one-prompt row, from malloc, freed with the row; NULL: not kept */
+    /* [prompt ids, vocab] of a one-prompt row, from malloc, freed with the row; NULL: not kept */
+    float *logits;
     RowError error;
 } Row;
 
@@ -120,25 +124,28 @@ typedef struct RowContext {
     int64_t seed;
 } RowContext;
 
-/* The sampling values that rows without the keys get, from flags, generation_config.json and OpenAI's defaults. */
+/* The sampling values that rows without the keys get, from flags, generation_config.json and
+ * OpenAI's defaults. */
 void row_default_params(const RowContext *context, SamplingParams *out);
-/* The same as one JSON object: with sources for the manifest, without for a digest, since where a value comes from changes
- * no output. */
+/* The same as one JSON object: with sources for the manifest, without for a digest, since where
+ * a value comes from changes no output. */
 void row_defaults_json(const RowContext *context, bool sources, StrBuf *out);
 
-/* Parses and tokenizes one line without its line end (CR removed too). duplicate_of: physical line of an earlier row
- * with the same custom_id, or 0. cache may be NULL when context->tokenizer is. */
-Status row_parse(const RowContext *context, TokenizerCache *cache, const char *line, size_t len, int64_t index,
-                 int64_t line_no, int64_t duplicate_of, Row **out, Err *e);
+/* Parses and tokenizes one line without its line end (CR removed too). duplicate_of: physical
+ * line of an earlier row with the same custom_id, or 0. cache may be NULL when
+ * context->tokenizer is. */
+Status row_parse(const RowContext *context, TokenizerCache *cache, const char *line, size_t len,
+                 int64_t index, int64_t line_no, int64_t duplicate_of, Row **out, Err *e);
 void row_free(Row *r); /* NULL is fine */
 
-/* The most tokens that c may generate: max_tokens or what the context leaves. 0 for an echo with max_tokens 0, which the
- * scheduler ends once the prompt's log-probabilities are there. */
+/* The most tokens that c may generate: max_tokens or what the context leaves. 0 for an echo with
+ * max_tokens 0, which the scheduler ends once the prompt's log-probabilities are there. */
 int choice_max_new(const RowContext *context, const Row *r, const Choice *c);
 
-/* Appends a generated token and decides whether the choice is finished: eos ids, stop ids, stop strings, max_tokens,
- * the context limit. lp: NULL unless params.logprobs >= 0. */
-Status choice_accept(const RowContext *context, Row *r, Choice *c, int32_t id, const TokenLogprobs *lp, Err *e);
+/* Appends a generated token and decides whether the choice is finished: eos ids, stop ids, stop
+ * strings, max_tokens, the context limit. lp: NULL unless params.logprobs >= 0. */
+Status choice_accept(const RowContext *context, Row *r, Choice *c, int32_t id,
+                     const TokenLogprobs *lp, Err *e);
 
 /* The output line, without line end; every choice must be finished, or error set. */
 Status row_render(const RowContext *context, const Row *r, StrBuf *out, Err *e);
@@ -146,7 +153,8 @@ Status row_render(const RowContext *context, const Row *r, StrBuf *out, Err *e);
 void row_fail(Row *r, int status, const char *code, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Unfinished rows for the journal: ids so far and their log-probabilities, of all choices and prompts. */
+/* Unfinished rows for the journal: ids so far and their log-probabilities, of all choices and
+ * prompts. */
 Status row_save(const Row *r, StrBuf *out, Err *e);
 /* Into a freshly parsed Row of the same line; bytes that do not fit it are ST_INPUT. */
 Status row_restore(const RowContext *context, Row *r, const void *bytes, size_t len, Err *e);

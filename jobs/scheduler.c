@@ -176,13 +176,15 @@ static const Prompt *prompt_of(const Seq *seq)
     return &seq->row->prompts[seq->choice->prompt];
 }
 
-/* The first sample of a prompt that wants them fills the prompt's log-probabilities, for all samples. */
+/* The first sample of a prompt that wants them fills the prompt's log-probabilities, for all
+ * samples. */
 static bool fills_prompt(const Seq *seq)
 {
     return seq->choice->sample == 0 && prompt_of(seq)->logprobs != NULL;
 }
 
-/* Positions that must have been computed before the next token can be sampled, or before the choice is finished. */
+/* Positions that must have been computed before the next token can be sampled, or before the
+ * choice is finished. */
 static int target(const Scheduler *s, const Seq *seq)
 {
     int n = (int)prompt_of(seq)->ids.n;
@@ -233,7 +235,8 @@ static Status add_seq(Scheduler *s, Row *row, Choice *choice, Err *e)
         return err_set(e, ST_MEMORY, "out of memory for a sequence");
     seq->row = row;
     seq->choice = choice;
-    /* A token was sampled only once the whole prompt was computed, so a restored row has its log-probabilities. */
+    /* A token was sampled only once the whole prompt was computed, so a restored row has its
+     * log-probabilities. */
     seq->lp_filled = choice->out.n > 0 ? (int)row->prompts[choice->prompt].ids.n : 1;
     Status st = push_seq(&s->waiting, seq, s->waiting.n, e);
     if (st != ST_OK)
@@ -286,8 +289,8 @@ static Status preempt_newest(Scheduler *s, Err *e)
     return ST_OK;
 }
 
-/* Pages for n more positions of running[i], taken from newer sequences if need be. *n shrinks to a page when even that is
- * short, and to 0 when this is the newest and must wait. */
+/* Pages for n more positions of running[i], taken from newer sequences if need be. *n shrinks to
+ * a page when even that is short, and to 0 when this is the newest and must wait. */
 static Status make_room(Scheduler *s, int i, int *n, Err *e)
 {
     Seq *seq = s->running.at[i];
@@ -336,8 +339,8 @@ static void plan_rows(Scheduler *s, Seq *seq, int n)
     int prompt_n = (int)prompt_of(seq)->ids.n;
     seq->planned = n;
     seq->plan_wanted = count_wanted(s, seq, seq->n_computed, n);
-    s->seqs[step->n_seqs++] = (StepSeq){step->n_rows, n, seq->n_computed, seq->plan_wanted,
-                                         prompt_n, &seq->kv};
+    s->seqs[step->n_seqs++] =
+        (StepSeq){step->n_rows, n, seq->n_computed, seq->plan_wanted, prompt_n, &seq->kv};
     for (int i = 0; i < n; i++, step->n_rows++) {
         int pos = seq->n_computed + i;
         s->ids[step->n_rows] = id_at(seq, pos);
@@ -352,7 +355,8 @@ static bool fits(const Scheduler *s, const Seq *seq)
     const KvCache *kv = &s->model->kv;
     if (s->running.n == 0)
         return true;
-    return kv_blocks_needed(kv, target(s, seq) + 1, s->config.prefill_chunk) + s->running.n * kv->n_groups / 8 <=
+    return kv_blocks_needed(kv, target(s, seq) + 1, s->config.prefill_chunk) +
+               s->running.n * kv->n_groups / 8 <=
            kv->n_free;
 }
 
@@ -361,7 +365,8 @@ Status scheduler_plan(Scheduler *s, int64_t number, Step *out, Err *e)
     int chunk_left = s->config.prefill_chunk;
     bool short_of_blocks = false;
     s->step = (Step){.number = number, .ids = s->ids, .position = s->position, .seqs = s->seqs};
-    for (int i = 0; i < s->running.n || (s->waiting.n > 0 && s->running.n < s->config.max_batch); i++) {
+    for (int i = 0; i < s->running.n || (s->waiting.n > 0 && s->running.n < s->config.max_batch);
+         i++) {
         if (i == s->running.n) {
             if (chunk_left == 0 || short_of_blocks || !fits(s, s->waiting.at[0]))
                 break;
@@ -404,8 +409,8 @@ static void sample_one(void *ctx, int task, int thread)
     if (w->prompt) {
         const SamplingParams *sp = &row->params;
         int n_top = sp->prompt_logprobs > sp->logprobs ? sp->prompt_logprobs : sp->logprobs;
-        w->st = sampling_logprobs(logits, s->model->arch->vocab, p->ids.ids[w->pos + 1], n_top > 0 ? n_top : 0,
-                                  &p->logprobs[w->pos + 1], &w->err);
+        w->st = sampling_logprobs(logits, s->model->arch->vocab, p->ids.ids[w->pos + 1],
+                                  n_top > 0 ? n_top : 0, &p->logprobs[w->pos + 1], &w->err);
     }
     if (row->logits)
         memcpy(row->logits + (int64_t)w->pos * s->model->arch->vocab, logits,
@@ -437,10 +442,12 @@ static Status accept_one(Scheduler *s, Want *w, Err *e)
     if (!w->sample)
         return ST_OK;
     s->counts.output_tokens++;
-    return choice_accept(s->context, row, w->seq->choice, w->id, row->params.logprobs >= 0 ? &w->lp : NULL, e);
+    return choice_accept(s->context, row, w->seq->choice, w->id,
+                         row->params.logprobs >= 0 ? &w->lp : NULL, e);
 }
 
-/* Samples the n rows of logits that were listed in wants, which start at row first of the wanted ones. */
+/* Samples the n rows of logits that were listed in wants, which start at row first of the wanted
+ * ones. */
 static Status sample_block(Scheduler *s, int first, int n, Err *e)
 {
     if (n == 0)
@@ -529,8 +536,8 @@ const Row *scheduler_oversized(const Scheduler *s, size_t *kv_bytes)
     if (s->oversized.n == 0)
         return NULL;
     const KvCache *kv = &s->model->kv;
-    *kv_bytes = (size_t)kv_blocks_needed(kv, longest(s, s->oversized.at[0]), KV_PAGE) * kv->page_bytes *
-                (size_t)kv->pages_per_block;
+    *kv_bytes = (size_t)kv_blocks_needed(kv, longest(s, s->oversized.at[0]), KV_PAGE) *
+                kv->page_bytes * (size_t)kv->pages_per_block;
     return s->oversized.at[0];
 }
 

@@ -1,8 +1,10 @@
-/* jobs/scheduler.h - continuous batching on one rank: which rows of which sequences the next step computes.
+/* jobs/scheduler.h - continuous batching on one rank: which rows of which sequences the next
+ * step computes.
  *
- * A row's choices are sequences. Each step takes one row of every sequence that decodes and fills the rest with prompt chunks,
- * oldest sequence first. When KV blocks are short the newest sequence gives its pages back and is computed again later,
- * from its prompt and the tokens it has: the oldest always runs, so a small KV budget cannot deadlock. */
+ * A row's choices are sequences. Each step takes one row of every sequence that decodes and
+ * fills the rest with prompt chunks, oldest sequence first. When KV blocks are short the newest
+ * sequence gives its pages back and is computed again later, from its prompt and the tokens it
+ * has: the oldest always runs, so a small KV budget cannot deadlock. */
 #ifndef MB_JOBS_SCHEDULER_H
 #define MB_JOBS_SCHEDULER_H
 
@@ -19,8 +21,8 @@ typedef struct SchedulerConfig {
 } SchedulerConfig;
 
 typedef struct SchedulerCounts { /* since creation */
-    int64_t prompt_tokens; /* positions computed that are prompt, recomputed ones too */
-    int64_t output_tokens; /* tokens generated */
+    int64_t prompt_tokens;       /* positions computed that are prompt, recomputed ones too */
+    int64_t output_tokens;       /* tokens generated */
     int64_t preemptions;
     double sample_s;
 } SchedulerCounts;
@@ -42,7 +44,8 @@ Status scheduler_plan(Scheduler *s, int64_t number, Step *out, Err *e);
 Status scheduler_consume(Scheduler *s, Err *e);
 /* The next finished row, now the caller's; NULL: none. */
 Row *scheduler_take_done(Scheduler *s);
-/* The next unfinished row, for a clean stop, now the caller's; NULL: none. Nothing can be planned afterwards. */
+/* The next unfinished row, for a clean stop, now the caller's; NULL: none. Nothing can be
+ * planned afterwards. */
 Row *scheduler_take_open(Scheduler *s);
 /* The first row whose KV alone exceeds the budget, and the bytes it needs; NULL: none. */
 const Row *scheduler_oversized(const Scheduler *s, size_t *kv_bytes);

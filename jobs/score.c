@@ -14,7 +14,8 @@ static Status make_row(int64_t index, int64_t line_no, Row **out, Err *e)
         return err_set(e, ST_MEMORY, "out of memory for a row");
     r->index = index;
     r->line = line_no;
-    r->params = (SamplingParams){.n = 1, .logprobs = -1, .prompt_logprobs = 0, .repetition_penalty = 1, .echo = true};
+    r->params = (SamplingParams){
+        .n = 1, .logprobs = -1, .prompt_logprobs = 0, .repetition_penalty = 1, .echo = true};
     r->prompts = arena_alloc(&r->arena, sizeof *r->prompts);
     r->choices = arena_alloc(&r->arena, sizeof *r->choices);
     if (!r->prompts || !r->choices) {
@@ -32,7 +33,8 @@ static Status add_logprobs(Row *r, Err *e)
 {
     Prompt *p = &r->prompts[0];
     p->logprobs = arena_alloc(&r->arena, p->ids.n * sizeof *p->logprobs);
-    return p->logprobs ? ST_OK : err_set(e, ST_MEMORY, "out of memory for %zu log-probabilities", p->ids.n);
+    return p->logprobs ? ST_OK
+                       : err_set(e, ST_MEMORY, "out of memory for %zu log-probabilities", p->ids.n);
 }
 
 Status score_row_from_ids(const int32_t *ids, size_t n, int64_t index, Row **out, Err *e)
@@ -57,27 +59,34 @@ static Status read_ids(const RowContext *context, Row *r, const JsonValue *list,
     for (const JsonValue *v = list->child; v; v = v->next) {
         int64_t id;
         if (!json_int64(v, &id) || id < 0 || id >= context->arch->vocab) {
-            row_fail(r, 400, "invalid_request", "input_ids", "input_ids: expected integers from 0 to %d",
-                     context->arch->vocab - 1);
+            row_fail(r, 400, "invalid_request", "input_ids",
+                     "input_ids: expected integers from 0 to %d", context->arch->vocab - 1);
             return ST_OK;
         }
         tokenids_push(&r->prompts[0].ids, (int32_t)id, &failed);
     }
-    return failed ? err_set(e, ST_MEMORY, "out of memory for the ids of line %lld", (long long)r->line) : ST_OK;
+    return failed
+               ? err_set(e, ST_MEMORY, "out of memory for the ids of line %lld", (long long)r->line)
+               : ST_OK;
 }
 
-static Status read_text(const RowContext *context, TokenizerCache *cache, Row *r, const JsonValue *text, Err *e)
+static Status read_text(const RowContext *context, TokenizerCache *cache, Row *r,
+                        const JsonValue *text, Err *e)
 {
     if (!context->tokenizer) {
-        row_fail(r, 400, "invalid_request", "text", "the model has no tokenizer.json or tiktoken.model: only input_ids rows work");
+        row_fail(r, 400, "invalid_request", "text",
+                 "the model has no tokenizer.json or tiktoken.model: only input_ids rows work");
         return ST_OK;
     }
-    return tokenizer_encode(context->tokenizer, cache, text->text, text->len, true, &r->prompts[0].ids, e);
+    return tokenizer_encode(context->tokenizer, cache, text->text, text->len, true,
+                            &r->prompts[0].ids, e);
 }
 
-static Status read_row(const RowContext *context, TokenizerCache *cache, const JsonValue *v, Row *r, Err *e)
+static Status read_row(const RowContext *context, TokenizerCache *cache, const JsonValue *v, Row *r,
+                       Err *e)
 {
-    const JsonValue *id = json_get(v, "custom_id"), *ids = json_get(v, "input_ids"), *text = json_get(v, "text");
+    const JsonValue *id = json_get(v, "custom_id"), *ids = json_get(v, "input_ids"),
+                    *text = json_get(v, "text");
     if (v->type != JSON_OBJECT) {
         row_fail(r, 400, "invalid_request", NULL, "the line is not a JSON object");
         return ST_OK;
@@ -100,7 +109,10 @@ static Status read_row(const RowContext *context, TokenizerCache *cache, const J
     else if (text && text->type == JSON_STRING)
         TRY(read_text(context, cache, r, text, e));
     else
-        row_fail(r, 400, "invalid_request", ids ? "input_ids" : text ? "text" : NULL,
+        row_fail(r, 400, "invalid_request",
+                 ids    ? "input_ids"
+                 : text ? "text"
+                        : NULL,
                  "expected \"input_ids\" (a list of integers) or \"text\" (a string)");
     return ST_OK;
 }
@@ -113,7 +125,8 @@ static Status check_length(const RowContext *context, Row *r, bool keep_logits, 
     if (n == 0)
         row_fail(r, 400, "invalid_request", NULL, "the row has no tokens");
     else if (n > (size_t)context->max_len)
-        row_fail(r, 400, "context_length_exceeded", NULL, "the row has %zu tokens, the context is %d", n, context->max_len);
+        row_fail(r, 400, "context_length_exceeded", NULL,
+                 "the row has %zu tokens, the context is %d", n, context->max_len);
     if (r->error.status)
         return ST_OK;
     if (keep_logits) {
@@ -124,8 +137,9 @@ static Status check_length(const RowContext *context, Row *r, bool keep_logits, 
     return add_logprobs(r, e);
 }
 
-Status score_parse(const RowContext *context, TokenizerCache *cache, const char *line, size_t len, int64_t index,
-                   int64_t line_no, int64_t duplicate_of, bool keep_logits, Row **out, Err *e)
+Status score_parse(const RowContext *context, TokenizerCache *cache, const char *line, size_t len,
+                   int64_t index, int64_t line_no, int64_t duplicate_of, bool keep_logits,
+                   Row **out, Err *e)
 {
     Row *r;
     JsonValue *v;
@@ -141,7 +155,8 @@ Status score_parse(const RowContext *context, TokenizerCache *cache, const char 
         st = read_row(context, cache, v, r, e);
     }
     if (st == ST_OK && duplicate_of && !r->error.status)
-        row_fail(r, 400, "duplicate_custom_id", "custom_id", "line %lld has the same custom_id", (long long)duplicate_of);
+        row_fail(r, 400, "duplicate_custom_id", "custom_id", "line %lld has the same custom_id",
+                 (long long)duplicate_of);
     if (st == ST_OK)
         st = check_length(context, r, keep_logits, e);
     if (st != ST_OK) {
@@ -164,7 +179,8 @@ static void render_error(const Row *r, StrBuf *out)
 {
     strbuf_str(out, ",\"error\":{\"message\":");
     strbuf_json_string(out, r->error.message, strlen(r->error.message));
-    strbuf_str(out, r->error.status >= 500 ? ",\"type\":\"server_error\",\"param\":" : ",\"type\":\"invalid_request_error\",\"param\":");
+    strbuf_str(out, r->error.status >= 500 ? ",\"type\":\"server_error\",\"param\":"
+                                           : ",\"type\":\"invalid_request_error\",\"param\":");
     add_nullable(out, r->error.param, r->error.param ? strlen(r->error.param) : 0);
     strbuf_str(out, ",\"code\":");
     add_nullable(out, r->error.code, r->error.code ? strlen(r->error.code) : 0);
@@ -179,7 +195,9 @@ Status score_render(const Row *r, StrBuf *out, Err *e)
     add_nullable(out, r->custom_id, r->custom_id_len);
     if (r->error.status) {
         render_error(r, out);
-        return out->failed ? err_set(e, ST_MEMORY, "out of memory for line %lld", (long long)r->line) : ST_OK;
+        return out->failed
+                   ? err_set(e, ST_MEMORY, "out of memory for line %lld", (long long)r->line)
+                   : ST_OK;
     }
     strbuf_str(out, ",\"token_ids\":[");
     for (size_t i = 0; i < p->ids.n; i++)
@@ -193,5 +211,6 @@ Status score_render(const Row *r, StrBuf *out, Err *e)
     strbuf_str(out, "],\"logprob\":");
     strbuf_json_double(out, sum);
     strbuf_fmt(out, ",\"num_tokens\":%zu}", p->ids.n - 1);
-    return out->failed ? err_set(e, ST_MEMORY, "out of memory for line %lld", (long long)r->line) : ST_OK;
+    return out->failed ? err_set(e, ST_MEMORY, "out of memory for line %lld", (long long)r->line)
+                       : ST_OK;
 }

@@ -1,5 +1,6 @@
-/* jobs/tokenize.c - see tokenize.h. Lines are gathered into a batch; its groups are dealt to the threads, and
- * each group writes into a buffer of its own, so that the order of the input is kept. */
+/* jobs/tokenize.c - see tokenize.h. Lines are gathered into a batch; its groups are dealt to the
+ * threads, and each group writes into a buffer of its own, so that the order of the input is
+ * kept. */
 #include "jobs/tokenize.h"
 
 #include "io/durable.h"
@@ -201,8 +202,8 @@ static void do_group(void *ctx, int task, int thread)
 
 /* ---- batches ---- */
 
-/* Cuts text[0..len), whole lines, into groups; *line is the number of its first line and is moved on. Returns
- * how many bytes the groups hold: all, unless there are too many of them. */
+/* Cuts text[0..len), whole lines, into groups; *line is the number of its first line and is
+ * moved on. Returns how many bytes the groups hold: all, unless there are too many of them. */
 static size_t make_groups(Tokenize *k, const char *text, size_t len, int64_t *line, int *n_groups)
 {
     size_t at = 0;

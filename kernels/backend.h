@@ -1,11 +1,12 @@
 /* kernels/backend.h - the compute that the model asks for, a whole batch per call.
  *
- * Rows are tokens. "act" is the backend's activation type: float32 on the CPU, bf16 on CUDA; act_bytes says.
- * Pointers named w/o further notice are the backend's own memory (alloc). Index arrays (ids, positions,
- * expert choices, first) live on the host for the CPU; a device backend keeps its own copies.
+ * Rows are tokens. "act" is the backend's activation type: float32 on the CPU, bf16 on CUDA;
+ * act_bytes says. Pointers named w/o further notice are the backend's own memory (alloc). Index
+ * arrays (ids, positions, expert choices, first) live on the host for the CPU; a device backend
+ * keeps its own copies.
  *
- * Same bits: every output element is reduced in an order that depends only on its row and the weight's
- * shape - never on the number of rows, of threads, or on the chunking of a prompt. */
+ * Same bits: every output element is reduced in an order that depends only on its row and the
+ * weight's shape - never on the number of rows, of threads, or on the chunking of a prompt. */
 #ifndef MB_KERNELS_BACKEND_H
 #define MB_KERNELS_BACKEND_H
 
@@ -24,8 +25,9 @@ typedef struct Weight Weight; /* a bank of matrices of one shape, repacked for t
 typedef enum IsaLevel { ISA_SCALAR, ISA_AVX2, ISA_AVX512, N_ISA_LEVELS } IsaLevel;
 
 typedef struct BackendConfig {
-    Team *team;     /* borrowed; must outlive the backend; NULL: the caller alone. Ops and weight_set run on
-                     * it, so only the thread that made it may call them */
+    /* borrowed; must outlive the backend; NULL: the caller alone. Ops and weight_set run on it,
+     * so only the thread that made it may call them */
+    Team *team;
     IsaLevel isa;   /* at most isa_best() */
     int local_rank; /* picks the device */
 } BackendConfig;
@@ -37,7 +39,10 @@ typedef struct WeightPart { /* parts are stacked on the output side: q, k, v; or
     int64_t rows;
 } WeightPart;
 
-enum { MAX_PARTS = 4, KV_PAGE = 64 /* positions per KV page, and the unit in which attention splits KV */ };
+enum {
+    MAX_PARTS = 4,
+    KV_PAGE = 64 /* positions per KV page, and the unit in which attention splits KV */
+};
 
 typedef enum NormKind {
     NORM_LLAMA, /* models.md 1.2 variants A, B, C; A and B are alike in float32 */
@@ -45,15 +50,17 @@ typedef enum NormKind {
     NORM_ZERO_CENTRED
 } NormKind;
 
-typedef struct ActSpec { /* y = g' * sigmoid(alpha * g') * (u' + beta), g' = min(g, limit), |u'| <= limit */
+/* y = g' * sigmoid(alpha * g') * (u' + beta), g' = min(g, limit), |u'| <= limit */
+typedef struct ActSpec {
     float alpha, beta, limit; /* silu: 1, 0, INFINITY */
 } ActSpec;
 
 typedef enum RouterKind {
     ROUTER_SOFTMAX_TOPK, /* models.md 3, R1: softmax over all experts, then the top_k */
     ROUTER_TOPK_SOFTMAX, /* R2: the top_k logits, then softmax over them */
-    ROUTER_GROUP_MAX,    /* R3: softmax; the topk_group groups with the largest member stay, other scores become 0 */
-    ROUTER_SIGMOID       /* R4, R5: sigmoid; chosen by score + correction within the topk_group groups whose two best sum
+    /* R3: softmax; the topk_group groups with the largest member stay, other scores become 0 */
+    ROUTER_GROUP_MAX,
+    ROUTER_SIGMOID /* R4, R5: sigmoid; chosen by score + correction within the topk_group groups whose two best sum
                             highest (other scores -inf); the weights are the scores without correction */
 } RouterKind;
 
@@ -69,15 +76,17 @@ typedef struct RouterSpec {
 typedef enum RopeLayout { ROPE_HALF, ROPE_INTERLEAVED } RopeLayout;
 
 typedef struct RopeSpec {
-    const float *table; /* [n_positions, rotary_dim]: rotary_dim/2 cosines, then rotary_dim/2 sines */
-    int rotary_dim;     /* the first lanes of each head; the rest passes through */
+    /* [n_positions, rotary_dim]: rotary_dim/2 cosines, then rotary_dim/2 sines */
+    const float *table;
+    int rotary_dim; /* the first lanes of each head; the rest passes through */
     RopeLayout layout;
 } RopeSpec;
 
 /* One sequence's rows in this step: rows row .. row+n_rows-1 hold positions pos .. pos+n_rows-1. */
 typedef struct AttnSeq {
     int row, n_rows, pos;
-    const int32_t *pages; /* [ceil((pos+n_rows)/KV_PAGE)] page numbers in the pool; -1: out of every window */
+    /* [ceil((pos+n_rows)/KV_PAGE)] page numbers in the pool; -1: out of every window */
+    const int32_t *pages;
 } AttnSeq;
 
 typedef struct AttnSpec {
@@ -87,8 +96,9 @@ typedef struct AttnSpec {
     const float *sinks; /* [n_heads] backend memory, or NULL */
 } AttnSpec;
 
-/* Multi-head latent attention (models.md 6.7). A cached row is the latent (latent_dim values, normed), then the rotated key
- * lanes that all heads share (rope_dim). A query head is nope_dim lanes, then rope_dim rotated ones. */
+/* Multi-head latent attention (models.md 6.7). A cached row is the latent (latent_dim values,
+ * normed), then the rotated key lanes that all heads share (rope_dim). A query head is nope_dim
+ * lanes, then rope_dim rotated ones. */
 typedef struct LatentSpec {
     int n_heads, nope_dim, rope_dim, v_dim, latent_dim;
     float scale;
@@ -101,15 +111,16 @@ typedef struct LatentWeights {
 } LatentWeights;
 
 typedef enum LatentForm {
-    LATENT_EXPANDED, /* keys and values of each head are made from the latents: what a prompt's positions use */
-    LATENT_ABSORBED  /* queries and outputs pass through kv_b_proj instead: what generated positions use */
+    /* keys and values of each head are made from the latents: what a prompt's positions use */
+    LATENT_EXPANDED,
+    LATENT_ABSORBED /* queries and outputs pass through kv_b_proj instead: what generated positions use */
 } LatentForm;
 
-typedef struct FfnSpec {  /* y = W2 * act(W13 x + b13) + b2, for each expert of a bank */
-    const Weight *w13;    /* n_experts x [gate: inter | up: inter, hidden], two parts */
-    const Weight *w2;     /* n_experts x [hidden, inter] */
-    const float *b13;     /* [n_experts, 2*inter], gate first, or NULL */
-    const float *b2;      /* [n_experts, hidden] or NULL */
+typedef struct FfnSpec { /* y = W2 * act(W13 x + b13) + b2, for each expert of a bank */
+    const Weight *w13;   /* n_experts x [gate: inter | up: inter, hidden], two parts */
+    const Weight *w2;    /* n_experts x [hidden, inter] */
+    const float *b13;    /* [n_experts, 2*inter], gate first, or NULL */
+    const float *b2;     /* [n_experts, hidden] or NULL */
     int64_t hidden, inter;
     ActSpec act;
 } FfnSpec;
@@ -128,66 +139,81 @@ typedef struct BackendOps {
     Status (*upload)(Backend *b, void *dst, const void *src_host, size_t bytes, Err *e);
     Status (*download)(Backend *b, void *dst_host, const void *src, size_t bytes, Err *e);
 
-    /* n_mats matrices of n_parts parts each over cols inputs. Memory is taken here, values come with
-     * weight_set, one part of one matrix at a time, so that loading needs no second copy of a bank. */
-    Status (*weight_create)(Backend *b, const char *name, WeightUse use, int n_mats, const WeightPart *parts,
-                            int n_parts, int64_t cols, Weight **out, Err *e);
+    /* n_mats matrices of n_parts parts each over cols inputs. Memory is taken here, values come
+     * with weight_set, one part of one matrix at a time, so that loading needs no second copy of
+     * a bank. */
+    Status (*weight_create)(Backend *b, const char *name, WeightUse use, int n_mats,
+                            const WeightPart *parts, int n_parts, int64_t cols, Weight **out,
+                            Err *e);
     Status (*weight_set)(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e);
     void (*weight_destroy)(Backend *b, Weight *w); /* NULL is fine */
     size_t (*weight_bytes)(const Weight *w);
 
-    /* y[r, :] = table[ids[r], :] * scale; y act [n, cols]; 0 <= ids < rows is the caller's promise. */
-    Status (*embed)(Backend *b, void *y, const Weight *table, const int32_t *ids, int n, float scale, Err *e);
-    /* y[r, g, :] = rms_norm(x[r, g, :]) * weight, for n_rows rows of n_groups groups of width values; rows are
-     * stride values apart in both (stride >= n_groups * width); y may be x. weight float32 [width]. */
-    Status (*norm)(Backend *b, void *y, const void *x, const float *weight, int n_rows, int n_groups, int width,
-                   int64_t stride, float eps, NormKind kind, Err *e);
-    /* y[r, :] = W[0] x[r, :] + bias; y act [n, outputs], x act [n, cols], bias float32 or NULL; y is not x. */
-    Status (*matmul)(Backend *b, void *y, const void *x, const Weight *w, const float *bias, int n, Err *e);
-    /* Rotates n_heads heads of head_dim lanes that start at x[r * stride]; position[r] indexes the table. */
+    /* y[r, :] = table[ids[r], :] * scale; y act [n, cols]; 0 <= ids < rows is the caller's
+     * promise. */
+    Status (*embed)(Backend *b, void *y, const Weight *table, const int32_t *ids, int n,
+                    float scale, Err *e);
+    /* y[r, g, :] = rms_norm(x[r, g, :]) * weight, for n_rows rows of n_groups groups of width
+     * values; rows are stride values apart in both (stride >= n_groups * width); y may be x.
+     * weight float32 [width]. */
+    Status (*norm)(Backend *b, void *y, const void *x, const float *weight, int n_rows,
+                   int n_groups, int width, int64_t stride, float eps, NormKind kind, Err *e);
+    /* y[r, :] = W[0] x[r, :] + bias; y act [n, outputs], x act [n, cols], bias float32 or NULL;
+     * y is not x. */
+    Status (*matmul)(Backend *b, void *y, const void *x, const Weight *w, const float *bias, int n,
+                     Err *e);
+    /* Rotates n_heads heads of head_dim lanes that start at x[r * stride]; position[r] indexes
+     * the table. */
     Status (*rope)(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
                    const int32_t *position, const RopeSpec *rope, Err *e);
     /* Bytes of one page of one layer: keys and values of KV_PAGE positions. */
     size_t (*kv_page_bytes)(const Backend *b, int n_kv_heads, int head_dim);
-    /* Writes k and v (act [*, n_kv_heads * head_dim], rows stride values apart) into the sequences' pages. */
-    Status (*kv_write)(Backend *b, void *pool, const void *k, const void *v, int64_t stride, const AttnSeq *seqs,
-                       int n_seqs, const AttnSpec *spec, Err *e);
-    /* out act [*, n_heads * head_dim] dense; q rows stride values apart. The step's own keys must have been
-     * written. KV is split at multiples of KV_PAGE positions; masked keys contribute nothing. */
+    /* Writes k and v (act [*, n_kv_heads * head_dim], rows stride values apart) into the
+     * sequences' pages. */
+    Status (*kv_write)(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
+                       const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+    /* out act [*, n_heads * head_dim] dense; q rows stride values apart. The step's own keys
+     * must have been written. KV is split at multiples of KV_PAGE positions; masked keys
+     * contribute nothing. */
     Status (*attention)(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
                         const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
-    /* The same for latents: bytes of one page of one layer, for width = latent_dim + rope_dim; rows [*, width], stride
-     * values apart, into the pages; attention, out act [*, n_heads * v_dim] dense, q [*, n_heads * (nope_dim + rope_dim)]
-     * dense. The form changes the last bits, never which positions are seen. scratch: latent_scratch_bytes of the
-     * rows of all seqs together. */
+    /* The same for latents: bytes of one page of one layer, for width = latent_dim + rope_dim;
+     * rows [*, width], stride values apart, into the pages; attention, out act [*, n_heads *
+     * v_dim] dense, q [*, n_heads * (nope_dim + rope_dim)] dense. The form changes the last
+     * bits, never which positions are seen. scratch: latent_scratch_bytes of the rows of all
+     * seqs together. */
     size_t (*latent_page_bytes)(const Backend *b, int width);
-    Status (*latent_write)(Backend *b, void *pool, const void *rows, int64_t stride, const AttnSeq *seqs, int n_seqs,
-                           int width, Err *e);
+    Status (*latent_write)(Backend *b, void *pool, const void *rows, int64_t stride,
+                           const AttnSeq *seqs, int n_seqs, int width, Err *e);
     size_t (*latent_scratch_bytes)(const Backend *b, int n_rows, const LatentSpec *spec);
-    Status (*latent_attention)(Backend *b, void *out, const void *q, const void *pool, const AttnSeq *seqs, int n_seqs,
-                               const LatentSpec *spec, const LatentWeights *w, LatentForm form, void *scratch, Err *e);
-    /* expert int32 [n, top_k] and weight float32 [n, top_k] (host for the CPU) from logits act [n, n_experts]; correction
-     * float32 [n_experts] is added for the choice only (ROUTER_SIGMOID), or NULL. Best first; ties go to the lower
-     * index; NaN logits are ST_INPUT naming the row. */
-    Status (*route)(Backend *b, int32_t *expert, float *weight, const void *logits, const float *correction, int n,
-                    const RouterSpec *spec, Err *e);
-    /* Grouped experts: pair p of expert i (first[i] <= p < first[i+1]) reads x[row_of[p], :] (row_of NULL: p) and
-     * writes y[p, :]. scratch: ffn_scratch_bytes(n_pairs, inter). */
+    Status (*latent_attention)(Backend *b, void *out, const void *q, const void *pool,
+                               const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,
+                               const LatentWeights *w, LatentForm form, void *scratch, Err *e);
+    /* expert int32 [n, top_k] and weight float32 [n, top_k] (host for the CPU) from logits act
+     * [n, n_experts]; correction float32 [n_experts] is added for the choice only
+     * (ROUTER_SIGMOID), or NULL. Best first; ties go to the lower index; NaN logits are ST_INPUT
+     * naming the row. */
+    Status (*route)(Backend *b, int32_t *expert, float *weight, const void *logits,
+                    const float *correction, int n, const RouterSpec *spec, Err *e);
+    /* Grouped experts: pair p of expert i (first[i] <= p < first[i+1]) reads x[row_of[p], :]
+     * (row_of NULL: p) and writes y[p, :]. scratch: ffn_scratch_bytes(n_pairs, inter). */
     size_t (*ffn_scratch_bytes)(const Backend *b, int n_pairs, int64_t inter);
-    Status (*ffn)(Backend *b, void *y, const void *x, const int32_t *row_of, const int32_t *first, int n_experts,
-                  const FfnSpec *spec, void *scratch, Err *e);
-    /* y[t, :] = sum over s = 0 .. top_k-1, in that order, of weight[t, s] * rows[slot[t, s], :]; slot -1 adds
-     * nothing. Accumulates in float32. */
-    Status (*combine)(Backend *b, void *y, const void *rows, const int32_t *slot, const float *weight, int n,
-                      int top_k, int width, Err *e);
+    Status (*ffn)(Backend *b, void *y, const void *x, const int32_t *row_of, const int32_t *first,
+                  int n_experts, const FfnSpec *spec, void *scratch, Err *e);
+    /* y[t, :] = sum over s = 0 .. top_k-1, in that order, of weight[t, s] * rows[slot[t, s], :];
+     * slot -1 adds nothing. Accumulates in float32. */
+    Status (*combine)(Backend *b, void *y, const void *rows, const int32_t *slot,
+                      const float *weight, int n, int top_k, int width, Err *e);
     /* y[r, :] *= sigmoid(gate[r]); y act [n, width], gate act [n] */
     Status (*gate_rows)(Backend *b, void *y, const void *gate, int n, int width, Err *e);
     /* x[r, i] = min(max(x[r, i], -limit), limit) for i < width; rows stride values apart. */
-    Status (*clamp)(Backend *b, void *x, int n_rows, int64_t stride, int width, float limit, Err *e);
+    Status (*clamp)(Backend *b, void *x, int n_rows, int64_t stride, int width, float limit,
+                    Err *e);
     /* h[i] += scale * y[i] */
     Status (*add)(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e);
     /* y[i, :] = x[row[i], :] */
-    Status (*gather)(Backend *b, void *y, const void *x, const int32_t *row, int n, int width, Err *e);
+    Status (*gather)(Backend *b, void *y, const void *x, const int32_t *row, int n, int width,
+                     Err *e);
     Status (*wait)(Backend *b, Err *e); /* the only call that blocks the host */
 } BackendOps;
 

@@ -1,7 +1,7 @@
 /* model/arch.h - what a checkpoint's config.json says, in the terms of the forward pass.
  *
- * A family fills in this description (family.h); forward.c reads nothing else. So a family is data, and adding one
- * changes no other. */
+ * A family fills in this description (family.h); forward.c reads nothing else. So a family is
+ * data, and adding one changes no other. */
 #ifndef MB_MODEL_ARCH_H
 #define MB_MODEL_ARCH_H
 
@@ -31,8 +31,9 @@ typedef struct Rope {
     RopeLayout layout;
     int rotary_dim;          /* first lanes of a head */
     double attention_factor; /* multiplies cosines and sines */
-    double latent_gain;      /* yarn's g(factor, mscale_all_dim), whose square multiplies the scores of MLA; else 1 */
-    float *inv_freq;         /* [rotary_dim/2] */
+    /* yarn's g(factor, mscale_all_dim), whose square multiplies the scores of MLA; else 1 */
+    double latent_gain;
+    float *inv_freq; /* [rotary_dim/2] */
 } Rope;
 
 enum { MAX_EOS = 16 };
@@ -56,7 +57,7 @@ typedef struct Arch {
     float attn_scale, embed_scale, residual_scale;
     float logits_scale; /* logits are multiplied by it */
     Rope rope;
-    RouterSpec router; /* n_experts 0: a dense model */
+    RouterSpec router;      /* n_experts 0: a dense model */
     bool router_bias;       /* added to the logits */
     bool router_correction; /* added for the choice only */
     bool expert_bias;
@@ -73,23 +74,28 @@ typedef struct Arch {
 typedef struct GenerationDefaults {
     bool present; /* the file exists */
     bool has_do_sample, do_sample;
-    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repetition_penalty, has_max_new_tokens;
+    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repetition_penalty,
+        has_max_new_tokens;
     double temperature, top_p, min_p, repetition_penalty;
     int top_k, max_new_tokens;
 } GenerationDefaults;
 
-/* Reads DIR/config.json and DIR/generation_config.json. Unknown keys are refused by name as contract.md section 6 says,
- * unless they are among accept[0..n_accept). */
-Status arch_load(const char *dir, const char *const *accept, int n_accept, Arch *out, GenerationDefaults *gen, Err *e);
+/* Reads DIR/config.json and DIR/generation_config.json. Unknown keys are refused by name as
+ * contract.md section 6 says, unless they are among accept[0..n_accept). */
+Status arch_load(const char *dir, const char *const *accept, int n_accept, Arch *out,
+                 GenerationDefaults *gen, Err *e);
 /* The same from the bytes of the two files; generation NULL: there is none. */
-Status arch_parse(const char *config, size_t config_len, const char *generation, size_t generation_len,
-                  const char *const *accept, int n_accept, Arch *out, GenerationDefaults *gen, Err *e);
-/* The keys of DIR/config.json that are neither understood nor known to be harmless, and are accepted because they are empty:
- * one a line onto *out, those of a wrapped model with "text_config." in front. */
+Status arch_parse(const char *config, size_t config_len, const char *generation,
+                  size_t generation_len, const char *const *accept, int n_accept, Arch *out,
+                  GenerationDefaults *gen, Err *e);
+/* The keys of DIR/config.json that are neither understood nor known to be harmless, and are
+ * accepted because they are empty: one a line onto *out, those of a wrapped model with
+ * "text_config." in front. */
 Status arch_unknown_keys(const char *dir, StrBuf *out, Err *e);
 void arch_free(Arch *a); /* all zero is fine, and so is twice */
 
-/* cos and sin for positions 0 .. n_positions-1: table [n_positions, rotary_dim] as RopeSpec wants it. */
+/* cos and sin for positions 0 .. n_positions-1: table [n_positions, rotary_dim] as RopeSpec
+ * wants it. */
 void rope_fill_table(const Rope *rope, int n_positions, float *table);
 
 #endif

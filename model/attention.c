@@ -25,7 +25,8 @@ int attention_list(const Model *m, const Step *step, int layer, bool wanted_only
         if (role == ROWS_GENERATED && first < boundary)
             first = boundary;
         if (first < end)
-            m->seqs[n++] = (AttnSeq){s->row + first, end - first, s->pos + first, s->kv->pages[group]};
+            m->seqs[n++] =
+                (AttnSeq){s->row + first, end - first, s->pos + first, s->kv->pages[group]};
     }
     return n;
 }
@@ -40,13 +41,17 @@ static Status norm_qk(Model *m, const LayerWeights *w, int n_rows, Err *e)
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
     Backend *b = m->config.backend;
-    int q_width = a->n_heads * a->head_dim, kv_width = a->n_kv_heads * a->head_dim, stride = q_width + 2 * kv_width;
+    int q_width = a->n_heads * a->head_dim, kv_width = a->n_kv_heads * a->head_dim,
+        stride = q_width + 2 * kv_width;
     void *k = attention_lane(m, m->qkv, q_width);
     if (a->qk_norm == QK_NORM_HEAD) {
-        TRY(ops->norm(b, m->qkv, m->qkv, w->q_norm, n_rows, a->n_heads, a->head_dim, stride, a->eps, a->norm, e));
-        TRY(ops->norm(b, k, k, w->k_norm, n_rows, a->n_kv_heads, a->head_dim, stride, a->eps, a->norm, e));
+        TRY(ops->norm(b, m->qkv, m->qkv, w->q_norm, n_rows, a->n_heads, a->head_dim, stride, a->eps,
+                      a->norm, e));
+        TRY(ops->norm(b, k, k, w->k_norm, n_rows, a->n_kv_heads, a->head_dim, stride, a->eps,
+                      a->norm, e));
     } else if (a->qk_norm == QK_NORM_FULL) {
-        TRY(ops->norm(b, m->qkv, m->qkv, w->q_norm, n_rows, 1, q_width, stride, a->eps, a->norm, e));
+        TRY(ops->norm(b, m->qkv, m->qkv, w->q_norm, n_rows, 1, q_width, stride, a->eps, a->norm,
+                      e));
         TRY(ops->norm(b, k, k, w->k_norm, n_rows, 1, kv_width, stride, a->eps, a->norm, e));
     }
     return a->clip_qkv > 0 ? ops->clamp(b, m->qkv, n_rows, stride, stride, a->clip_qkv, e) : ST_OK;
@@ -58,17 +63,21 @@ Status attention_heads(Model *m, const Step *step, int layer, Err *e)
     const BackendOps *ops = m->config.ops;
     Backend *b = m->config.backend;
     const LayerWeights *w = &m->weights.layers[layer];
-    int64_t q_width = (int64_t)a->n_heads * a->head_dim, kv_width = (int64_t)a->n_kv_heads * a->head_dim;
+    int64_t q_width = (int64_t)a->n_heads * a->head_dim,
+            kv_width = (int64_t)a->n_kv_heads * a->head_dim;
     int64_t stride = q_width + 2 * kv_width;
-    AttnSpec spec = {a->n_heads, a->n_kv_heads, a->head_dim, a->attn_scale, a->layers[layer].window, w->sinks};
+    AttnSpec spec = {a->n_heads,    a->n_kv_heads,           a->head_dim,
+                     a->attn_scale, a->layers[layer].window, w->sinks};
     void *pool = kv_layer_pool(&m->kv, layer);
     int n = step->n_rows;
     TRY(ops->matmul(b, m->qkv, m->normed, w->qkv, w->qkv_bias, n, e));
     TRY(norm_qk(m, w, n, e));
-    TRY(ops->rope(b, m->qkv, n, stride, a->n_heads + a->n_kv_heads, a->head_dim, step->position, &m->rope, e));
+    TRY(ops->rope(b, m->qkv, n, stride, a->n_heads + a->n_kv_heads, a->head_dim, step->position,
+                  &m->rope, e));
     int n_seqs = attention_list(m, step, layer, false, ROWS_ALL);
-    TRY(ops->kv_write(b, pool, attention_lane(m, m->qkv, q_width), attention_lane(m, m->qkv, q_width + kv_width), stride, m->seqs, n_seqs,
-                      &spec, e));
+    TRY(ops->kv_write(b, pool, attention_lane(m, m->qkv, q_width),
+                      attention_lane(m, m->qkv, q_width + kv_width), stride, m->seqs, n_seqs, &spec,
+                      e));
     if (layer == a->n_layers - 1)
         n_seqs = attention_list(m, step, layer, true, ROWS_ALL);
     return ops->attention(b, m->attn, m->qkv, stride, pool, m->seqs, n_seqs, &spec, e);

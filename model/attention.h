@@ -11,12 +11,13 @@ typedef enum RowRole {
     ROWS_GENERATED /* positions after it, also when they are computed again */
 } RowRole;
 
-/* Lists the sequences' rows of that role into m->seqs, for the page tables of layer; wanted_only: only those that need logits.
- * Returns how many entries have rows. */
+/* Lists the sequences' rows of that role into m->seqs, for the page tables of layer;
+ * wanted_only: only those that need logits. Returns how many entries have rows. */
 int attention_list(const Model *m, const Step *step, int layer, bool wanted_only, RowRole role);
 
-/* Both read m->normed (all rows of the step), write the layer's keys and values, and leave the heads' output in m->attn at the
- * rows' own places: of all rows, or in the last layer of the wanted ones. */
+/* Both read m->normed (all rows of the step), write the layer's keys and values, and leave the
+ * heads' output in m->attn at the rows' own places: of all rows, or in the last layer of the
+ * wanted ones. */
 Status attention_heads(Model *m, const Step *step, int layer, Err *e);
 Status attention_latent(Model *m, const Step *step, int layer, Err *e);
 

@@ -1,5 +1,5 @@
-/* model/attention_latent.c - multi-head latent attention (models.md 6.7): queries through a low-rank pair, one latent row per
- * position in the cache, the two forms by a position's role. */
+/* model/attention_latent.c - multi-head latent attention (models.md 6.7): queries through a
+ * low-rank pair, one latent row per position in the cache, the two forms by a position's role. */
 #include "model/attention.h"
 
 static Status queries(Model *m, const LayerWeights *w, const Step *step, Err *e)
@@ -11,12 +11,13 @@ static Status queries(Model *m, const LayerWeights *w, const Step *step, Err *e)
     const void *x = m->normed;
     if (a->q_lora > 0) {
         TRY(ops->matmul(b, m->q_low, m->normed, w->q_a, NULL, n, e));
-        TRY(ops->norm(b, m->q_low, m->q_low, w->q_a_norm, n, 1, a->q_lora, a->q_lora, a->latent_norm_eps, a->norm, e));
+        TRY(ops->norm(b, m->q_low, m->q_low, w->q_a_norm, n, 1, a->q_lora, a->q_lora,
+                      a->latent_norm_eps, a->norm, e));
         x = m->q_low;
     }
     TRY(ops->matmul(b, m->qkv, x, w->q, NULL, n, e));
-    return ops->rope(b, attention_lane(m, m->qkv, a->latent.nope_dim), n, (int64_t)a->n_heads * head, a->n_heads, head,
-                     step->position, &m->rope, e);
+    return ops->rope(b, attention_lane(m, m->qkv, a->latent.nope_dim), n,
+                     (int64_t)a->n_heads * head, a->n_heads, head, step->position, &m->rope, e);
 }
 
 static Status latents(Model *m, const LayerWeights *w, const Step *step, Err *e)
@@ -26,10 +27,10 @@ static Status latents(Model *m, const LayerWeights *w, const Step *step, Err *e)
     Backend *b = m->config.backend;
     int width = a->latent.latent_dim + a->latent.rope_dim, n = step->n_rows;
     TRY(ops->matmul(b, m->latent_rows, m->normed, w->kv_a, NULL, n, e));
-    TRY(ops->norm(b, m->latent_rows, m->latent_rows, w->kv_a_norm, n, 1, a->latent.latent_dim, width,
-                  a->latent_norm_eps, a->norm, e));
-    return ops->rope(b, attention_lane(m, m->latent_rows, a->latent.latent_dim), n, width, 1, a->latent.rope_dim, step->position,
-                     &m->rope, e);
+    TRY(ops->norm(b, m->latent_rows, m->latent_rows, w->kv_a_norm, n, 1, a->latent.latent_dim,
+                  width, a->latent_norm_eps, a->norm, e));
+    return ops->rope(b, attention_lane(m, m->latent_rows, a->latent.latent_dim), n, width, 1,
+                     a->latent.rope_dim, step->position, &m->rope, e);
 }
 
 Status attention_latent(Model *m, const Step *step, int layer, Err *e)
@@ -50,11 +51,11 @@ Status attention_latent(Model *m, const Step *step, int layer, Err *e)
     TRY(ops->latent_write(b, pool, m->latent_rows, width, m->seqs, n_seqs, width, e));
     n_seqs = attention_list(m, step, layer, last, ROWS_PROMPT);
     if (n_seqs > 0)
-        TRY(ops->latent_attention(b, m->attn, m->qkv, pool, m->seqs, n_seqs, &spec, &bank, LATENT_EXPANDED, m->scratch,
-                                  e));
+        TRY(ops->latent_attention(b, m->attn, m->qkv, pool, m->seqs, n_seqs, &spec, &bank,
+                                  LATENT_EXPANDED, m->scratch, e));
     n_seqs = attention_list(m, step, layer, last, ROWS_GENERATED);
     if (n_seqs > 0)
-        TRY(ops->latent_attention(b, m->attn, m->qkv, pool, m->seqs, n_seqs, &spec, &bank, LATENT_ABSORBED, m->scratch,
-                                  e));
+        TRY(ops->latent_attention(b, m->attn, m->qkv, pool, m->seqs, n_seqs, &spec, &bank,
+                                  LATENT_ABSORBED, m->scratch, e));
     return ST_OK;
 }

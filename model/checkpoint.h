@@ -39,8 +39,8 @@ typedef struct LayerTensors {
     /* ATTN_LATENT, with q over q_a's outputs or hidden; kv_b [n_heads * (nope + v), latent] */
     const TensorEntry *q_a, *q_a_norm, *kv_a, *kv_a_norm, *kv_b;
     const TensorEntry *router, *router_bias, *router_correction;
-    FfnTensors dense;      /* of a dense layer */
-    FfnTensors shared;     /* shared experts of a sparse one, */
+    FfnTensors dense;  /* of a dense layer */
+    FfnTensors shared; /* shared experts of a sparse one, */
     const TensorEntry *shared_gate;
     ExpertTensors experts; /* and its routed ones */
 } LayerTensors;

@@ -21,7 +21,8 @@ static inline double exp_of_negative(double x)
     uint64_t bits;
     memcpy(&bits, &k, sizeof bits);
     k -= shift;
-    double r = low - k * 0x1.62e42feep-1; /* ln 2 in two parts; the product with the first is exact */
+    /* ln 2 in two parts; the product with the first is exact */
+    double r = low - k * 0x1.62e42feep-1;
     r -= k * 0x1.a39ef35793c76p-33;
     double y = 1.0 / 39916800;
     y = y * r + 1.0 / 3628800;

@@ -1,7 +1,8 @@
-/* model/forward.c - one step: embedding, the layers, the final norm of the rows that need logits, and the head.
+/* model/forward.c - one step: embedding, the layers, the final norm of the rows that need
+ * logits, and the head.
  *
- * Reads only Arch and weights; what a family has of its own is data there. A failure inside the expert layers travels in the
- * exchange's counts, so that every rank leaves the step together. */
+ * Reads only Arch and weights; what a family has of its own is data there. A failure inside the
+ * expert layers travels in the exchange's counts, so that every rank leaves the step together. */
 #include "io/clock.h"
 #include "model/attention.h"
 
@@ -10,7 +11,8 @@
 typedef struct Pass { /* what a step carries from layer to layer */
     Model *m;
     const Step *step;
-    int n_rows;  /* rows still running: all, or the wanted ones once the last layer's attention is done */
+    /* rows still running: all, or the wanted ones once the last layer's attention is done */
+    int n_rows;
     double mark; /* clock at the last lap */
     Status mine; /* what happened on this rank; err has its message */
     Err err;
@@ -27,12 +29,12 @@ static Status norm_rows(Pass *p, const float *weight, Err *e)
 {
     Model *m = p->m;
     const Arch *a = m->arch;
-    return m->config.ops->norm(m->config.backend, m->normed, m->hidden, weight, p->n_rows, 1, a->hidden, a->hidden, a->eps,
-                               a->norm, e);
+    return m->config.ops->norm(m->config.backend, m->normed, m->hidden, weight, p->n_rows, 1,
+                               a->hidden, a->hidden, a->eps, a->norm, e);
 }
 
-/* Drops the rows that need no logits: of them only the last layer's keys and values mattered. *heads is the attention
- * output of the rows that stay. */
+/* Drops the rows that need no logits: of them only the last layer's keys and values mattered.
+ * *heads is the attention output of the rows that stay. */
 static Status keep_wanted(Pass *p, void **heads, Err *e)
 {
     Model *m = p->m;
@@ -45,12 +47,14 @@ static Status keep_wanted(Pass *p, void **heads, Err *e)
     }
     if (n == p->n_rows)
         return ST_OK;
-    /* ffn_out and qkv are free here: the kept rows move there, and hidden changes places with ffn_out. */
+    /* ffn_out and qkv are free here: the kept rows move there, and hidden changes places with
+     * ffn_out. */
     TRY(ops->gather(m->config.backend, m->ffn_out, m->hidden, m->wanted, n, m->arch->hidden, e));
     void *swap = m->hidden;
     m->hidden = m->ffn_out;
     m->ffn_out = swap;
-    TRY(ops->gather(m->config.backend, m->qkv, m->attn, m->wanted, n, attention_out_width(m->arch), e));
+    TRY(ops->gather(m->config.backend, m->qkv, m->attn, m->wanted, n, attention_out_width(m->arch),
+                    e));
     *heads = m->qkv;
     p->n_rows = n;
     return ST_OK;
@@ -58,7 +62,7 @@ static Status keep_wanted(Pass *p, void **heads, Err *e)
 
 static Status attention(Pass *p, int layer, Err *e)
 {
-    static Status (*const kinds[])(Model *m, const Step *step, int layer, Err *e) = {
+    static Status (*const kinds[])(Model * m, const Step *step, int layer, Err *e) = {
         [ATTN_HEADS] = attention_heads, [ATTN_LATENT] = attention_latent};
     Model *m = p->m;
     const Arch *a = m->arch;
@@ -70,7 +74,8 @@ static Status attention(Pass *p, int layer, Err *e)
     if (layer == a->n_layers - 1)
         TRY(keep_wanted(p, &heads, e));
     TRY(ops->matmul(m->config.backend, m->ffn_out, heads, w->o, w->o_bias, p->n_rows, e));
-    return ops->add(m->config.backend, m->hidden, m->ffn_out, a->residual_scale, (int64_t)p->n_rows * a->hidden, e);
+    return ops->add(m->config.backend, m->hidden, m->ffn_out, a->residual_scale,
+                    (int64_t)p->n_rows * a->hidden, e);
 }
 
 static Status route(Pass *p, int layer, Err *e)
@@ -79,9 +84,10 @@ static Status route(Pass *p, int layer, Err *e)
     const BackendOps *ops = m->config.ops;
     const LayerWeights *w = &m->weights.layers[layer];
     const RouterSpec *spec = &m->arch->router;
-    TRY(ops->matmul(m->config.backend, m->router_logits, m->normed, w->router, w->router_bias, p->n_rows, e));
-    TRY(ops->route(m->config.backend, m->expert, m->expert_weight, m->router_logits, w->router_correction, p->n_rows,
-                   spec, e));
+    TRY(ops->matmul(m->config.backend, m->router_logits, m->normed, w->router, w->router_bias,
+                    p->n_rows, e));
+    TRY(ops->route(m->config.backend, m->expert, m->expert_weight, m->router_logits,
+                   w->router_correction, p->n_rows, spec, e));
     int64_t *load = m->expert_load + (int64_t)layer * spec->n_experts;
     for (int64_t i = 0; i < (int64_t)p->n_rows * spec->top_k; i++)
         load[m->expert[i]]++;
@@ -97,7 +103,8 @@ static Status shared_experts(Pass *p, int layer, Err *e)
     int32_t first[2] = {0, p->n_rows};
     if (!w->shared.w13)
         return ST_OK;
-    TRY(ops->ffn(m->config.backend, m->shared_out, m->normed, NULL, first, 1, &w->shared, m->scratch, e));
+    TRY(ops->ffn(m->config.backend, m->shared_out, m->normed, NULL, first, 1, &w->shared,
+                 m->scratch, e));
     if (!w->shared_gate)
         return ST_OK;
     void *gate = m->router_logits; /* the choice is made, so its buffer is free */
@@ -105,7 +112,8 @@ static Status shared_experts(Pass *p, int layer, Err *e)
     return ops->gate_rows(m->config.backend, m->shared_out, gate, p->n_rows, m->arch->hidden, e);
 }
 
-/* Collective: what happened on this rank so far goes along, so a failure is known to all when this returns. */
+/* Collective: what happened on this rank so far goes along, so a failure is known to all when
+ * this returns. */
 static Status experts(Pass *p, int layer, Err *e)
 {
     Model *m = p->m;
@@ -120,8 +128,8 @@ static Status experts(Pass *p, int layer, Err *e)
         TRY(exchange_dispatch(m->exchange, round, &recv, e));
         lap(p, &m->times.dispatch);
         if (recv.n_pairs > 0)
-            p->mine = ops->ffn(m->config.backend, recv.out, recv.rows, recv.row_of, recv.first, n_local, spec,
-                               m->scratch, &p->err);
+            p->mine = ops->ffn(m->config.backend, recv.out, recv.rows, recv.row_of, recv.first,
+                               n_local, spec, m->scratch, &p->err);
         lap(p, &m->times.experts);
         comm_at(m->comm, p->step->number, layer, "combine");
         TRY(exchange_combine(m->exchange, round, p->mine, e));
@@ -131,8 +139,8 @@ static Status experts(Pass *p, int layer, Err *e)
     const void *rows;
     const int32_t *slot;
     exchange_results(m->exchange, &rows, &slot);
-    p->mine = ops->combine(m->config.backend, m->ffn_out, rows, slot, m->expert_weight, p->n_rows, a->router.top_k,
-                           a->hidden, &p->err);
+    p->mine = ops->combine(m->config.backend, m->ffn_out, rows, slot, m->expert_weight, p->n_rows,
+                           a->router.top_k, a->hidden, &p->err);
     return ST_OK;
 }
 
@@ -140,8 +148,8 @@ static Status dense_ffn(Pass *p, int layer, Err *e)
 {
     Model *m = p->m;
     int32_t first[2] = {0, p->n_rows};
-    return m->config.ops->ffn(m->config.backend, m->ffn_out, m->normed, NULL, first, 1, &m->weights.layers[layer].dense,
-                              m->scratch, e);
+    return m->config.ops->ffn(m->config.backend, m->ffn_out, m->normed, NULL, first, 1,
+                              &m->weights.layers[layer].dense, m->scratch, e);
 }
 
 /* Everything of a layer up to the exchange, which is this rank's own affair. */
@@ -189,10 +197,15 @@ Status model_step(Model *m, const Step *step, bool *all_know, Err *e)
 {
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
-    Pass p = {.m = m, .step = step, .n_rows = step->n_rows, .mark = clock_s(), .mine = step->mine, .err = *e};
+    Pass p = {.m = m,
+              .step = step,
+              .n_rows = step->n_rows,
+              .mark = clock_s(),
+              .mine = step->mine,
+              .err = *e};
     if (p.mine == ST_OK)
-        p.mine = ops->embed(m->config.backend, m->hidden, m->weights.embed, step->ids, step->n_rows, a->embed_scale,
-                            &p.err);
+        p.mine = ops->embed(m->config.backend, m->hidden, m->weights.embed, step->ids, step->n_rows,
+                            a->embed_scale, &p.err);
     lap(&p, &m->times.embed);
     Status all = run_layers(&p, e);
     if (all == ST_OK && p.mine == ST_OK)

@@ -70,13 +70,15 @@ int64_t kv_blocks_needed(const KvCache *kv, int n_positions, int chunk)
     return total;
 }
 
-Status kv_create(KvCache *out, const Arch *arch, const BackendOps *ops, Backend *backend, size_t budget_bytes, Err *e)
+Status kv_create(KvCache *out, const Arch *arch, const BackendOps *ops, Backend *backend,
+                 size_t budget_bytes, Err *e)
 {
     Status st = ST_OK;
     KvCache kv = {.ops = ops, .backend = backend};
     kv.n_groups = count_groups(arch, kv.groups);
     if (kv.n_groups < 0)
-        return err_set(e, ST_INPUT, "the model has more than %d kinds of attention window", MAX_KV_GROUPS);
+        return err_set(e, ST_INPUT, "the model has more than %d kinds of attention window",
+                       MAX_KV_GROUPS);
     if (arch->n_layers < 1)
         return err_set(e, ST_INPUT, "the model has no layers");
     kv.layer_group = calloc((size_t)arch->n_layers, sizeof *kv.layer_group);
@@ -104,7 +106,8 @@ Status kv_create(KvCache *out, const Arch *arch, const BackendOps *ops, Backend 
     }
     TRY_GOTO(ops->alloc(backend, (size_t)kv.n_blocks * block_bytes, "the KV cache", &kv.pool, e));
     kv.n_free = kv.n_blocks;
-    for (int i = 0; i < kv.n_blocks; i++) /* the lowest block is taken first, so that memory is touched as needed */
+    /* the lowest block is taken first, so that memory is touched as needed */
+    for (int i = 0; i < kv.n_blocks; i++)
         kv.free_blocks[i] = kv.n_blocks - 1 - i;
     *out = kv;
     return ST_OK;

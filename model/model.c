@@ -23,22 +23,26 @@ static Plan plan_buffers(const Model *m, int max_pairs)
     size_t out_width = (size_t)attention_out_width(a);
     Plan p = {0};
     p.rows = rows * (size_t)a->hidden * act;
-    p.qkv = rows * max_size((size_t)attention_qkv_width(a), out_width) * act; /* holds the kept rows' heads, too */
+    /* holds the kept rows' heads, too */
+    p.qkv = rows * max_size((size_t)attention_qkv_width(a), out_width) * act;
     p.attn = rows * out_width * act;
     p.shared = a->shared_inter > 0 ? p.rows : 0;
     p.router = rows * (size_t)a->router.n_experts * act;
     if (a->dense_inter > 0)
         p.scratch = ops->ffn_scratch_bytes(m->config.backend, m->config.max_rows, a->dense_inter);
     if (a->shared_inter > 0)
-        p.scratch = max_size(p.scratch, ops->ffn_scratch_bytes(m->config.backend, m->config.max_rows, a->shared_inter));
+        p.scratch =
+            max_size(p.scratch, ops->ffn_scratch_bytes(m->config.backend, m->config.max_rows,
+                                                       a->shared_inter));
     if (a->attn == ATTN_LATENT) {
         p.q_low = rows * (size_t)a->q_lora * act;
         p.latent = rows * (size_t)(a->latent.latent_dim + a->latent.rope_dim) * act;
-        p.scratch =
-            max_size(p.scratch, ops->latent_scratch_bytes(m->config.backend, m->config.max_rows, &a->latent));
+        p.scratch = max_size(p.scratch, ops->latent_scratch_bytes(m->config.backend,
+                                                                  m->config.max_rows, &a->latent));
     }
     if (a->moe_inter > 0)
-        p.scratch = max_size(p.scratch, ops->ffn_scratch_bytes(m->config.backend, max_pairs, a->moe_inter));
+        p.scratch =
+            max_size(p.scratch, ops->ffn_scratch_bytes(m->config.backend, max_pairs, a->moe_inter));
     p.logits = (size_t)m->logits_rows * (size_t)a->vocab * act;
     p.rope = (size_t)m->config.max_len * (size_t)a->rope.rotary_dim * sizeof(float);
     return p;
@@ -56,7 +60,8 @@ static Status take_buffers(Model *m, Err *e)
     size_t rows = (size_t)m->config.max_rows;
     Plan p = plan_buffers(m, m->exchange ? exchange_max_pairs(m->exchange) : 0);
     TRY(take(m, p.rows, "hidden states", &m->hidden, e));
-    /* Where the exchange works in host memory, rows that stay at home are normed right into its buffer. */
+    /* Where the exchange works in host memory, rows that stay at home are normed right into its
+     * buffer. */
     void *home = m->exchange ? exchange_home_rows(m->exchange) : NULL;
     m->normed_is_home = home && m->config.ops->host_memory;
     if (m->normed_is_home)
@@ -80,7 +85,8 @@ static Status take_buffers(Model *m, Err *e)
     m->rope_table = rope;
 
     size_t top_k = (size_t)(a->router.top_k > 0 ? a->router.top_k : 1);
-    size_t loads = (size_t)a->n_layers * (size_t)(a->router.n_experts > 0 ? a->router.n_experts : 1);
+    size_t loads =
+        (size_t)a->n_layers * (size_t)(a->router.n_experts > 0 ? a->router.n_experts : 1);
     m->expert = malloc(rows * top_k * sizeof *m->expert);
     m->expert_weight = malloc(rows * top_k * sizeof *m->expert_weight);
     m->wanted = malloc(rows * sizeof *m->wanted);
@@ -96,9 +102,11 @@ static Status make_rope(Model *m, Err *e)
     size_t n = (size_t)m->config.max_len * (size_t)m->arch->rope.rotary_dim;
     float *table = malloc(n * sizeof *table);
     if (!table)
-        return err_set(e, ST_MEMORY, "out of memory for a rope table of %d positions", m->config.max_len);
+        return err_set(e, ST_MEMORY, "out of memory for a rope table of %d positions",
+                       m->config.max_len);
     rope_fill_table(&m->arch->rope, m->config.max_len, table);
-    Status st = m->config.ops->upload(m->config.backend, m->rope_table, table, n * sizeof *table, e);
+    Status st =
+        m->config.ops->upload(m->config.backend, m->rope_table, table, n * sizeof *table, e);
     free(table);
     m->rope = (RopeSpec){m->rope_table, m->arch->rope.rotary_dim, m->arch->rope.layout};
     return st;
@@ -110,12 +118,15 @@ static Status create_local(Model *m, Err *e)
     const Arch *a = m->arch;
     size_t row_bytes = (size_t)a->vocab * (size_t)m->config.ops->act_bytes;
     size_t rows = m->config.logits_bytes / row_bytes;
-    m->logits_rows = rows < 1 ? 1 : rows > (size_t)m->config.max_rows ? m->config.max_rows : (int)rows;
+    m->logits_rows = rows < 1                            ? 1
+                     : rows > (size_t)m->config.max_rows ? m->config.max_rows
+                                                         : (int)rows;
     TRY(placement_create(&m->placement, a->router.n_experts, m->comm->size, e));
-    TRY(weights_load(m->config.dir, a, &m->placement, m->comm->rank, m->config.ops, m->config.backend, &m->weights, e));
+    TRY(weights_load(m->config.dir, a, &m->placement, m->comm->rank, m->config.ops,
+                     m->config.backend, &m->weights, e));
     if (a->router.n_experts > 0) {
-        ExchangeShape shape = {a->router.top_k, a->hidden, a->hidden * m->config.ops->act_bytes, m->config.max_rows,
-                               m->config.round_bytes};
+        ExchangeShape shape = {a->router.top_k, a->hidden, a->hidden * m->config.ops->act_bytes,
+                               m->config.max_rows, m->config.round_bytes};
         TRY(exchange_create(&m->exchange, m->comm, &m->placement, &shape, e));
     }
     TRY(take_buffers(m, e));
@@ -149,8 +160,11 @@ void model_destroy(Model *m)
         return;
     const BackendOps *ops = m->config.ops;
     kv_free(&m->kv);
-    void *buffers[] = {m->hidden, m->normed_is_home ? NULL : m->normed, m->ffn_out, m->qkv,    m->attn,
-                       m->q_low,         m->latent_rows, m->shared_out, m->router_logits, m->scratch,
+    void *buffers[] = {m->hidden,        m->normed_is_home ? NULL : m->normed,
+                       m->ffn_out,       m->qkv,
+                       m->attn,          m->q_low,
+                       m->latent_rows,   m->shared_out,
+                       m->router_logits, m->scratch,
                        m->logits,        m->rope_table};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (buffers[i])

@@ -1,6 +1,8 @@
-/* model/model.h - one rank's model: weights, buffers, and the step that runs a batch of rows through every layer.
+/* model/model.h - one rank's model: weights, buffers, and the step that runs a batch of rows
+ * through every layer.
  *
- * model_step is collective in a model with experts: ranks without rows take part with zero counts. */
+ * model_step is collective in a model with experts: ranks without rows take part with zero
+ * counts. */
 #ifndef MB_MODEL_MODEL_H
 #define MB_MODEL_MODEL_H
 
@@ -15,12 +17,12 @@ typedef struct ModelConfig {
     const char *dir;
     const BackendOps *ops; /* borrowed, with the backend */
     Backend *backend;
-    int max_rows;            /* per rank and step */
-    int max_seqs;            /* per rank and step */
-    int max_len;             /* positions of the rope table */
-    size_t kv_bytes;         /* budget of this rank */
-    size_t round_bytes;      /* of the exchange */
-    size_t logits_bytes;     /* of the buffer of logits; at least one row is held */
+    int max_rows;        /* per rank and step */
+    int max_seqs;        /* per rank and step */
+    int max_len;         /* positions of the rope table */
+    size_t kv_bytes;     /* budget of this rank */
+    size_t round_bytes;  /* of the exchange */
+    size_t logits_bytes; /* of the buffer of logits; at least one row is held */
 } ModelConfig;
 
 typedef struct ModelTimes { /* seconds since creation */
@@ -36,11 +38,12 @@ typedef struct Model {
     Weights weights;
     KvCache kv;
     RopeSpec rope;
-    float *rope_table;                                     /* backend memory */
-    bool normed_is_home; /* normed is the exchange's buffer */
+    float *rope_table;                                      /* backend memory */
+    bool normed_is_home;                                    /* normed is the exchange's buffer */
     void *hidden, *normed, *qkv, *attn, *ffn_out, *scratch; /* act buffers, sized by max_rows */
-    void *q_low, *latent_rows; /* ATTN_LATENT: [max_rows, q_lora], [max_rows, latent_dim + rope_dim] */
-    void *shared_out;          /* [max_rows, hidden] where there are shared experts */
+    /* ATTN_LATENT: [max_rows, q_lora], [max_rows, latent_dim + rope_dim] */
+    void *q_low, *latent_rows;
+    void *shared_out; /* [max_rows, hidden] where there are shared experts */
     void *router_logits, *logits;
     float *expert_weight; /* [max_rows, top_k] */
     int32_t *expert;      /* [max_rows, top_k] */
@@ -68,19 +71,22 @@ typedef struct Step {
     int n_rows;
     const StepSeq *seqs; /* in row order, covering all rows */
     int n_seqs;
-    Status mine; /* not ST_OK: this rank failed before the step, computes nothing, and tells the others */
+    /* not ST_OK: this rank failed before the step, computes nothing, and tells the others */
+    Status mine;
 } Step;
 
-/* Collective: loads the shard, plans and takes every buffer. arch and comm are borrowed. On failure *out is NULL. */
+/* Collective: loads the shard, plans and takes every buffer. arch and comm are borrowed. On
+ * failure *out is NULL. */
 Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Comm *comm, Err *e);
 void model_destroy(Model *m); /* NULL is fine */
 
-/* Collective. Afterwards the wanted rows' final hidden states are held, in row order. On failure *e is this rank's message (it
- * is also read, where step->mine says that this rank failed before). *all_know: every rank returned a failure from
- * this step; else it may be known to this rank alone, which brings it to the next agreement. */
+/* Collective. Afterwards the wanted rows' final hidden states are held, in row order. On failure
+ * *e is this rank's message (it is also read, where step->mine says that this rank failed
+ * before). *all_know: every rank returned a failure from this step; else it may be known to this
+ * rank alone, which brings it to the next agreement. */
 Status model_step(Model *m, const Step *step, bool *all_know, Err *e);
-/* Logits of wanted rows first .. first+n-1 (n <= logits_rows): host memory [n, vocab], valid until the next call. Not
- * collective. */
+/* Logits of wanted rows first .. first+n-1 (n <= logits_rows): host memory [n, vocab], valid
+ * until the next call. Not collective. */
 Status model_logits(Model *m, int first, int n, const float **out, Err *e);
 
 #endif

@@ -26,12 +26,14 @@ typedef struct QuantFormat {
 /* A logical matrix [rows, cols], y = x * W^T, seen where it lies. The pointers are borrowed. */
 struct QuantTensor {
     const QuantFormat *format;
-    int64_t rows, cols;       /* outputs, inputs */
-    const uint8_t *data;      /* of row 0, column 0 */
-    int64_t row_bytes;        /* from a row to the next: also 2 x for interleaved gate and up rows */
-    int64_t col_bytes;        /* from a column to the next; only plain formats may differ from their size */
-    const uint8_t *scales;    /* of row 0, block 0; NULL: none */
-    int64_t scale_row_bytes;  /* from a row's scales to the next row's */
+    int64_t rows, cols;  /* outputs, inputs */
+    const uint8_t *data; /* of row 0, column 0 */
+    /* from a row to the next: also 2 x for interleaved gate and up rows */
+    int64_t row_bytes;
+    /* from a column to the next; only plain formats may differ from their size */
+    int64_t col_bytes;
+    const uint8_t *scales;   /* of row 0, block 0; NULL: none */
+    int64_t scale_row_bytes; /* from a row's scales to the next row's */
 };
 
 const QuantFormat *quant_format(FormatId id);

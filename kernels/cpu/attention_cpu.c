@@ -1,6 +1,6 @@
-/* kernels/cpu/attention_cpu.c - keys and values into pages, and attention as tasks of (sequence, KV
- * head, tile of queries). A page of a layer holds the keys of all heads, then the values; how they lie
- * within a head is attention.inc's. */
+/* kernels/cpu/attention_cpu.c - keys and values into pages, and attention as tasks of (sequence,
+ * KV head, tile of queries). A page of a layer holds the keys of all heads, then the values; how
+ * they lie within a head is attention.inc's. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>

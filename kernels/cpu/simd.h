@@ -17,7 +17,8 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-/* for (int i = 0; i < n; i++), n a constant, as straight code: what it indexes can then be registers. */
+/* for (int i = 0; i < n; i++), n a constant, as straight code: what it indexes can then be
+ * registers. */
 #ifdef __clang__
 #define UNROLLED(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
@@ -114,7 +115,8 @@ INLINE V v_from_f16(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
-/* 2^n for t = n + 1.5 * 2^23, which holds n in its low bits: 0 for n = -127, infinity for n = 128. */
+/* 2^n for t = n + 1.5 * 2^23, which holds n in its low bits: 0 for n = -127, infinity for n =
+ * 128. */
 INLINE V v_power(V t)
 {
     __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
@@ -240,8 +242,8 @@ INLINE float max16(const V s[NV])
 }
 #endif
 
-/* e^v within 2 ulp: v = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial that is within 2^-28 of e^r. Below
- * -126.5 ln 2 (1e-38) it is 0, above 127.5 ln 2 (2e38) infinite; NaN stays NaN. */
+/* e^v within 2 ulp: v = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial that is within 2^-28 of
+ * e^r. Below -126.5 ln 2 (1e-38) it is 0, above 127.5 ln 2 (2e38) infinite; NaN stays NaN. */
 INLINE V v_exp(V v)
 {
     const float shift = 0x1.8p23f; /* adding it rounds to an integer, nearest even */

@@ -32,7 +32,8 @@ static Status parse(const char *line, Err *e)
     for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
         argv[argc++] = word;
     e->text[0] = 0;
-    return options_parse(options, sizeof options / sizeof *options, argc, argv, positional, 1, &n_positional, &help, e);
+    return options_parse(options, sizeof options / sizeof *options, argc, argv, positional, 1,
+                         &n_positional, &help, e);
 }
 
 int main(void)
@@ -40,12 +41,18 @@ int main(void)
     static const struct {
         const char *line, *message;
     } wrong[] = {
-        {"--nope 1", "unknown option \"--nope\""},  {"--count", "--count: needs a value (N)"},
-        {"--count x", "expected an integer"},       {"--count 0", "from 1 to 100"},
-        {"--count 1.5", "expected an integer"},     {"--count=99999999999999999999", "expected an integer"},
-        {"--ratio nan", "expected a number"},       {"--ratio 2", "from 0 to 1"},
-        {"--size 1Q", "expected a size"},           {"--size -1", "expected a size"},
-        {"--flag=1", "takes no value"},             {"a b", "unexpected argument \"b\""},
+        {"--nope 1", "unknown option \"--nope\""},
+        {"--count", "--count: needs a value (N)"},
+        {"--count x", "expected an integer"},
+        {"--count 0", "from 1 to 100"},
+        {"--count 1.5", "expected an integer"},
+        {"--count=99999999999999999999", "expected an integer"},
+        {"--ratio nan", "expected a number"},
+        {"--ratio 2", "from 0 to 1"},
+        {"--size 1Q", "expected a size"},
+        {"--size -1", "expected a size"},
+        {"--flag=1", "takes no value"},
+        {"a b", "unexpected argument \"b\""},
     };
     int failed = 0;
     Err e;
@@ -53,14 +60,22 @@ int main(void)
         failed += check_int(wrong[i].line, parse(wrong[i].line, &e), ST_USAGE);
         failed += check_has(wrong[i].line, e.text, wrong[i].message);
     }
-    failed += check_int("all kinds", parse("-m dir --count=7 --ratio 0.5 --size 1.5G --flag --key a --key b file", &e), ST_OK);
-    failed += check_str("text", text, "dir") + check_true("given", given) + check_int("number", number, 7);
+    failed += check_int(
+        "all kinds",
+        parse("-m dir --count=7 --ratio 0.5 --size 1.5G --flag --key a --key b file", &e), ST_OK);
+    failed += check_str("text", text, "dir") + check_true("given", given) +
+              check_int("number", number, 7);
     failed += check_near("ratio", ratio, 0.5, 0) + check_int("size", (int64_t)size, 3LL << 29);
-    failed += check_true("flag", flag) + check_int("list", list.n, 2) + check_str("second", list.at[1], "b");
+    failed += check_true("flag", flag) + check_int("list", list.n, 2) +
+              check_str("second", list.at[1], "b");
     static const struct {
         const char *line;
         int64_t bytes;
-    } sizes[] = {{"--size 0", 0}, {"--size 512", 512}, {"--size 4k", 4096}, {"--size 2MiB", 2 << 20}, {"--size 1T", 1LL << 40}};
+    } sizes[] = {{"--size 0", 0},
+                 {"--size 512", 512},
+                 {"--size 4k", 4096},
+                 {"--size 2MiB", 2 << 20},
+                 {"--size 1T", 1LL << 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         failed += check_int(sizes[i].line, parse(sizes[i].line, &e), ST_OK);
         failed += check_int(sizes[i].line, (int64_t)size, sizes[i].bytes);

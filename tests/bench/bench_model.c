@@ -34,16 +34,19 @@ typedef struct Work { /* of one step */
 
 static double layer_flops(const Arch *a, int l, double rows, double kept, double keys)
 {
-    double q = (double)a->n_heads * a->head_dim, kv = (double)a->n_kv_heads * a->head_dim, h = a->hidden;
+    double q = (double)a->n_heads * a->head_dim, kv = (double)a->n_kv_heads * a->head_dim,
+           h = a->hidden;
     double flops = 2 * rows * h * (q + 2 * kv) + 2 * kept * q * h + 4 * kept * keys * q;
     if (a->layers[l].moe)
-        flops += kept * (2 * h * a->router.n_experts + 6 * h * (double)a->moe_inter * a->router.top_k);
+        flops +=
+            kept * (2 * h * a->router.n_experts + 6 * h * (double)a->moe_inter * a->router.top_k);
     else
         flops += kept * 6 * h * (double)a->dense_inter;
     return flops;
 }
 
-/* rows of which the last layer and the head keep wanted; keys: mean number that a row sees in full attention. */
+/* rows of which the last layer and the head keep wanted; keys: mean number that a row sees in
+ * full attention. */
 static Work count_work(const Bench *b, double rows, double wanted, double keys, double kv_tokens)
 {
     const Model *m = b->engine.model;
@@ -51,8 +54,10 @@ static Work count_work(const Bench *b, double rows, double wanted, double keys, 
     Work w = {0};
     int64_t hit = 0, banks = 0;
     for (int l = 0; l < a->n_layers; l++) {
-        double seen = a->layers[l].window && a->layers[l].window < keys ? a->layers[l].window : keys;
-        double held = a->layers[l].window && a->layers[l].window < kv_tokens ? a->layers[l].window : kv_tokens;
+        double seen =
+            a->layers[l].window && a->layers[l].window < keys ? a->layers[l].window : keys;
+        double held = a->layers[l].window && a->layers[l].window < kv_tokens ? a->layers[l].window
+                                                                             : kv_tokens;
         w.flops += layer_flops(a, l, rows, l == a->n_layers - 1 ? wanted : rows, seen);
         w.bytes += held * 2.0 * a->n_kv_heads * a->head_dim * b->engine.ops->act_bytes;
         for (int e = 0; a->layers[l].moe && e < a->router.n_experts; e++, banks++)
@@ -71,9 +76,9 @@ static void report(Bench *b, const char *name, double tokens, double seconds, Wo
     ceilings_measure(b->probe, &b->best);
     double peak = b->best.fma_gflops[b->engine.isa];
     double by_bytes = w.bytes / b->best.read_gbs * 1e-9, by_flops = w.flops / peak * 1e-9;
-    printf("%-34s %9.0f tok/s %8.1f GB/s %9.1f GFLOP/s  %3.0f%% of the roofline (%s)\n", name, tokens / seconds,
-           w.bytes / seconds * 1e-9, w.flops / seconds * 1e-9, 100 * fmax(by_bytes, by_flops) / seconds,
-           by_bytes > by_flops ? "bandwidth" : "FMA");
+    printf("%-34s %9.0f tok/s %8.1f GB/s %9.1f GFLOP/s  %3.0f%% of the roofline (%s)\n", name,
+           tokens / seconds, w.bytes / seconds * 1e-9, w.flops / seconds * 1e-9,
+           100 * fmax(by_bytes, by_flops) / seconds, by_bytes > by_flops ? "bandwidth" : "FMA");
 }
 
 static Status sample_greedy(Bench *b, int n, Err *e)
@@ -94,21 +99,26 @@ static Status sample_greedy(Bench *b, int n, Err *e)
     return ST_OK;
 }
 
-/* n sequences bring rows more positions each, at pos; the last row of each gets logits when sample is set. */
+/* n sequences bring rows more positions each, at pos; the last row of each gets logits when
+ * sample is set. */
 static Status step(Bench *b, int n, int rows, int pos, bool sample, Err *e)
 {
     Model *m = b->engine.model;
-    Step s = {.ids = b->ids, .position = b->position, .n_rows = n * rows, .seqs = b->seqs, .n_seqs = n};
+    Step s = {
+        .ids = b->ids, .position = b->position, .n_rows = n * rows, .seqs = b->seqs, .n_seqs = n};
     bool ok, all_know;
     for (int i = 0; i < n; i++) {
         b->seqs[i] = (StepSeq){i * rows, rows, pos, sample, rows > 1 ? pos + rows : pos, &b->kv[i]};
         TRY(kv_seq_extend(&m->kv, &b->kv[i], pos, rows, &ok, e));
         if (!ok)
-            return err_set(e, ST_MEMORY, "--kv-memory is too small for %d sequences of %d positions", n, pos + rows);
+            return err_set(e, ST_MEMORY,
+                           "--kv-memory is too small for %d sequences of %d positions", n,
+                           pos + rows);
         for (int r = 0; r < rows; r++)
             b->position[i * rows + r] = pos + r;
     }
-    memset(m->expert_load, 0, (size_t)m->arch->n_layers * (size_t)m->arch->router.n_experts * sizeof *m->expert_load);
+    memset(m->expert_load, 0,
+           (size_t)m->arch->n_layers * (size_t)m->arch->router.n_experts * sizeof *m->expert_load);
     TRY(model_step(m, &s, &all_know, e));
     return sample ? sample_greedy(b, n, e) : ST_OK;
 }
@@ -122,7 +132,8 @@ static void release(Bench *b)
 static Status prefill(Bench *b, int prompt, int chunk, Err *e)
 {
     double best = 1e30, end = clock_s() + b->seconds;
-    int n = chunk > prompt ? chunk / prompt : 1, rows = chunk / n; /* sequences side by side, or pieces of one */
+    /* sequences side by side, or pieces of one */
+    int n = chunk > prompt ? chunk / prompt : 1, rows = chunk / n;
     Work w = {0};
     while (best > 1e29 || clock_s() < end) {
         double start = clock_s();
@@ -131,7 +142,8 @@ static Status prefill(Bench *b, int prompt, int chunk, Err *e)
             int take = prompt - pos < rows ? prompt - pos : rows;
             bool last = pos + take == prompt;
             TRY(step(b, n, take, pos, last, e));
-            Work one = count_work(b, (double)n * take, last ? n : 0, pos + 0.5 * take, (double)n * (pos + take));
+            Work one = count_work(b, (double)n * take, last ? n : 0, pos + 0.5 * take,
+                                  (double)n * (pos + take));
             w.flops += one.flops;
             w.bytes += one.bytes;
         }
@@ -147,7 +159,8 @@ static Status prefill(Bench *b, int prompt, int chunk, Err *e)
 static Status decode(Bench *b, int n, int context, int chunk, Err *e)
 {
     double best = 1e30, end = clock_s() + b->seconds;
-    int group = chunk / context > 0 ? chunk / context : 1, rows = chunk / group < context ? chunk / group : context;
+    int group = chunk / context > 0 ? chunk / context : 1,
+        rows = chunk / group < context ? chunk / group : context;
     KvSeq *all = b->kv;
     for (int i = 0; i < n; i += group) /* fills the caches */
         for (int pos = 0; pos < context; pos += rows) {
@@ -206,15 +219,17 @@ static Status measure(Bench *b, const Settings *s, Comm *comm, Err *e)
     for (int i = 0; i < 5; i++)
         ceilings_measure(b->probe, &b->best);
     const Model *m = b->engine.model;
-    printf("%s: %s, %d layers, weights %.2f GB dense and %.2f GB experts, %d threads, %s\n", c->model_dir,
-           b->engine.arch.model_type, b->engine.arch.n_layers, (double)m->weights.dense_bytes * 1e-9,
-           (double)m->weights.expert_bytes * 1e-9, b->engine.threads, isa_name(b->engine.isa));
+    printf("%s: %s, %d layers, weights %.2f GB dense and %.2f GB experts, %d threads, %s\n",
+           c->model_dir, b->engine.arch.model_type, b->engine.arch.n_layers,
+           (double)m->weights.dense_bytes * 1e-9, (double)m->weights.expert_bytes * 1e-9,
+           b->engine.threads, isa_name(b->engine.isa));
     TRY(prefill(b, s->prompt, c->prefill_chunk, e));
     for (const char *p = s->rows; *p;) {
         char *after;
         long n = strtol(p, &after, 10);
         if (after == p || n < 1 || n > c->max_batch)
-            return err_set(e, ST_USAGE, "--rows %s: expected numbers up to --max-batch, with commas", s->rows);
+            return err_set(e, ST_USAGE,
+                           "--rows %s: expected numbers up to --max-batch, with commas", s->rows);
         TRY(decode(b, (int)n, s->context, c->prefill_chunk, e));
         p = *after == ',' ? after + 1 : after;
     }
@@ -226,7 +241,8 @@ static Status measure(Bench *b, const Settings *s, Comm *comm, Err *e)
 static int run(void *ctx, Comm *comm, Status *st, Err *e)
 {
     Bench b = {0};
-    *st = comm->size == 1 ? measure(&b, ctx, comm, e) : err_set(e, ST_USAGE, "bench_model runs on one rank");
+    *st = comm->size == 1 ? measure(&b, ctx, comm, e)
+                          : err_set(e, ST_USAGE, "bench_model runs on one rank");
     for (int i = 0; b.kv && i < b.n_kv; i++)
         kv_seq_free(&b.engine.model->kv, &b.kv[i]);
     ceilings_destroy(b.probe);
@@ -247,10 +263,16 @@ int main(int argc, char **argv)
     job_options_init(&s.o);
     s.o.job.engine.prefill_chunk = 1024;
     size_t n = job_options_engine(&s.o, options);
-    options[n++] = (Option){"--prompt", NULL, OPTION_INT, &s.prompt, NULL, 1, 1 << 20, "N", "tokens of a prompt (512)"};
-    options[n++] = (Option){"--context", NULL, OPTION_INT, &s.context, NULL, 1, 1 << 20, "N", "positions before decode (256)"};
-    options[n++] = (Option){"--rows", NULL, OPTION_TEXT, &s.rows, NULL, 0, 0, "LIST", "batches of decode (1,16,64,256)"};
-    options[n++] = (Option){"--seconds", NULL, OPTION_NUMBER, &s.seconds, NULL, 0.1, 1e4, "S", "per line (3)"};
+    options[n++] = (Option){
+        "--prompt", NULL, OPTION_INT, &s.prompt, NULL, 1, 1 << 20, "N", "tokens of a prompt (512)"};
+    options[n++] = (Option){"--context", NULL, OPTION_INT,
+                            &s.context,  NULL, 1,
+                            1 << 20,     "N",  "positions before decode (256)"};
+    options[n++] = (Option){"--rows", NULL,   OPTION_TEXT,
+                            &s.rows,  NULL,   0,
+                            0,        "LIST", "batches of decode (1,16,64,256)"};
+    options[n++] =
+        (Option){"--seconds", NULL, OPTION_NUMBER, &s.seconds, NULL, 0.1, 1e4, "S", "per line (3)"};
     Status st = options_parse(options, n, argc, argv, NULL, 0, NULL, &help, &e);
     if (st == ST_OK && help) {
         options_print(options, n);

@@ -1,5 +1,5 @@
-/* tests/io/test_regex.c - the pattern matcher against the reference's on tests/data/regex_cases.jsonl, what it
- * refuses to compile, and that no pattern runs away. */
+/* tests/io/test_regex.c - the pattern matcher against the reference's on
+ * tests/data/regex_cases.jsonl, what it refuses to compile, and that no pattern runs away. */
 #include "io/regex.h"
 #include "tests/io/tokenizer_cases.h"
 

@@ -1,5 +1,6 @@
-/* tests/io/test_scan.c - the hand-written scanners against the general matcher on random strings of all character
- * classes, and both against the reference's pieces for families whose vocabularies are not at hand. */
+/* tests/io/test_scan.c - the hand-written scanners against the general matcher on random strings
+ * of all character classes, and both against the reference's pieces for families whose
+ * vocabularies are not at hand. */
 #include "io/pretokenize.h"
 #include "io/normalize.h"
 #include "io/scan.h"
@@ -77,7 +78,8 @@ static int check_scanners(void)
     return failed;
 }
 
-/* A file's first line has the normalizer and the pre-tokenizer, the others the pieces of texts.jsonl. */
+/* A file's first line has the normalizer and the pre-tokenizer, the others the pieces of
+ * texts.jsonl. */
 static int check_family(const char *shared, const char *name)
 {
     char path[4096];

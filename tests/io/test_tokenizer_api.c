@@ -1,5 +1,6 @@
-/* tests/io/test_tokenizer_api.c - the bundled model's tokenizer, and what callers rely on beside ids: bytes of
- * tokens, streams against whole decodes, errors, the same ids from cold and warm caches and from many threads. */
+/* tests/io/test_tokenizer_api.c - the bundled model's tokenizer, and what callers rely on beside
+ * ids: bytes of tokens, streams against whole decodes, errors, the same ids from cold and warm
+ * caches and from many threads. */
 #include "io/team.h"
 #include "io/utf8.h"
 #include "tests/io/tokenizer_cases.h"
@@ -66,8 +67,8 @@ static int check_storyteller(const Tokenizer *t, TokenizerCache *c)
     return failed;
 }
 
-/* Random ids: the tokens' bytes, repaired, are the decoded text; a stream gives its beginning, chunk by chunk,
- * and all of it but what is broken at the end. */
+/* Random ids: the tokens' bytes, repaired, are the decoded text; a stream gives its beginning,
+ * chunk by chunk, and all of it but what is broken at the end. */
 static int check_streams(const Tokenizer *t, bool bytes_join, const char *name)
 {
     int failed = 0;

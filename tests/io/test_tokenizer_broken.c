@@ -1,5 +1,5 @@
-/* tests/io/test_tokenizer_broken.c - damaged and hostile tokenizer.json files: a clean error that says what is
- * wrong, or, where nothing is wrong for us, no crash. */
+/* tests/io/test_tokenizer_broken.c - damaged and hostile tokenizer.json files: a clean error
+ * that says what is wrong, or, where nothing is wrong for us, no crash. */
 #include "tests/io/tokenizer_cases.h"
 
 /* A small file that loads; a case replaces one member. */

@@ -42,12 +42,18 @@ static int test_deal(void)
 
 static int test_file(void)
 {
-    InputRecord records[5] = {{0, 10, 1, 0}, {11, 30, 2, 0}, {42, 10, 4, 0}, {53, 99, 5, 0}, {153, 30, 6, 0}};
+    InputRecord records[5] = {
+        {0, 10, 1, 0}, {11, 30, 2, 0}, {42, 10, 4, 0}, {53, 99, 5, 0}, {153, 30, 6, 0}};
     Input input = {.n_rows = 5, .records = records};
-    RowPlace places[5] = {{.segment = -1}, {0, RECORD_RESULT, 0, 7, 8}, {.segment = -1}, {1, RECORD_PARTIAL, 0, 3, 4}, {.segment = -1}};
+    RowPlace places[5] = {{.segment = -1},
+                          {0, RECORD_RESULT, 0, 7, 8},
+                          {.segment = -1},
+                          {1, RECORD_PARTIAL, 0, 3, 4},
+                          {.segment = -1}};
     char segments[2][SEGMENT_NAME_MAX] = {"first", "second"};
     JournalScan scan = {.rows = places, .n_rows = 5, .segments = segments, .n_segments = 2};
-    static const int64_t want[] = {3, 4, 0, 2}; /* the done row is left out; equal lengths stay in order */
+    /* the done row is left out; equal lengths stay in order */
+    static const int64_t want[] = {3, 4, 0, 2};
     int failed = 0;
     Queue q;
     StrBuf text = {0};
@@ -64,7 +70,8 @@ static int test_file(void)
     failed += check_int("empty", (int64_t)text.len, 0);
     temp_dir_put("second", "abcde", 5);
     failed += check_int("shorter than it was", queue_read_partial(&q, 0, &text, &e), ST_IO);
-    failed += check_has("shorter than it was", e.text, "second: has become shorter: byte 5 is gone");
+    failed +=
+        check_has("shorter than it was", e.text, "second: has become shorter: byte 5 is gone");
     queue_close(&q);
     strbuf_free(&text);
     return failed;

@@ -586,9 +586,9 @@ static int test_cases(void)
 /* The whole of an answer: order of keys, nulls, maps, ids that were made from the line. */
 static int test_whole_line(void)
 {
-    static const char line[] =
-        "{\"custom_id\":\"w\\\"1\",\"prompt\":[[258,259],[4]],\"n\":2,\"max_tokens\":2,\"logprobs\":2,"
-        "\"prompt_logprobs\":1,\"return_token_ids\":true,\"model\":\"m\"}";
+    static const char line[] = "{\"custom_id\":\"w\\\"1\",\"prompt\":[[258,259],[4]],\"n\":2,\"max_"
+                               "tokens\":2,\"logprobs\":2,"
+                               "\"prompt_logprobs\":1,\"return_token_ids\":true,\"model\":\"m\"}";
     static const char want[] =
         "\"object\":\"text_completion\",\"created\":12,\"model\":\"m\",\"choices\":["
         "{\"index\":0,\"text\":\"ab\",\"logprobs\":{\"tokens\":[\"ab\",\"<|end|>\"],\"token_"

@@ -1,4 +1,5 @@
-/* tests/model/mpi_forward.c - the forward pass against transformers' logits, in several chunkings that must give the same bits. */
+/* tests/model/mpi_forward.c - the forward pass against transformers' logits, in several
+ * chunkings that must give the same bits. */
 #include "dist/comm.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -28,9 +29,10 @@ static const TensorEntry *entry(const Golden *g, const char *what, int k)
     return NULL;
 }
 
-/* Logits of all positions, in chunks of chunk, the first n_prompt of them as prompt. Only rank home has the sequence; the others
- * bring nothing. */
-static Status run_prompt(Model *m, const int32_t *ids, int n, int n_prompt, int chunk, bool home, float *out, Err *e)
+/* Logits of all positions, in chunks of chunk, the first n_prompt of them as prompt. Only rank
+ * home has the sequence; the others bring nothing. */
+static Status run_prompt(Model *m, const int32_t *ids, int n, int n_prompt, int chunk, bool home,
+                         float *out, Err *e)
 {
     KvSeq kv = {0};
     Status st = ST_OK;
@@ -39,7 +41,12 @@ static Status run_prompt(Model *m, const int32_t *ids, int n, int n_prompt, int 
         int rows = n - pos < chunk ? n - pos : chunk;
         bool ok = true, all_know = false;
         StepSeq seq = {0, rows, pos, rows, n_prompt, &kv};
-        Step step = {.number = pos, .ids = ids + pos, .position = position, .n_rows = rows, .seqs = &seq, .n_seqs = 1};
+        Step step = {.number = pos,
+                     .ids = ids + pos,
+                     .position = position,
+                     .n_rows = rows,
+                     .seqs = &seq,
+                     .n_seqs = 1};
         for (int i = 0; i < rows; i++)
             position[i] = pos + i;
         if (home)
@@ -77,9 +84,10 @@ static double worst_ratio(const float *got, const TensorEntry *want)
     return most / sqrt(squares / (double)n - mean * mean);
 }
 
-/* In several chunkings, which must give the same bits; *worst becomes at least the difference from the reference. */
-static int compare_prompt(Model *m, const Golden *g, int k, int n_prompt, const int *chunks, int n_chunks, const char *name,
-                          double *worst)
+/* In several chunkings, which must give the same bits; *worst becomes at least the difference
+ * from the reference. */
+static int compare_prompt(Model *m, const Golden *g, int k, int n_prompt, const int *chunks,
+                          int n_chunks, const char *name, double *worst)
 {
     const TensorEntry *ids_entry = entry(g, "input_ids", k), *want = entry(g, "logits", k);
     int n = (int)ids_entry->shape[0], failed = 0;
@@ -92,7 +100,8 @@ static int compare_prompt(Model *m, const Golden *g, int k, int n_prompt, const 
     memcpy(ids, ids_entry->data, (size_t)n * 4);
     for (int c = 0; c < n_chunks && !failed; c++) {
         Err e;
-        Status st = run_prompt(m, ids, n, n_prompt < n ? n_prompt : n, chunks[c], home, c ? again : first, &e);
+        Status st = run_prompt(m, ids, n, n_prompt < n ? n_prompt : n, chunks[c], home,
+                               c ? again : first, &e);
         if (st != ST_OK)
             fprintf(stderr, "%s: %s\n", name, e.text);
         failed += check_int(name, st, ST_OK);
@@ -101,26 +110,28 @@ static int compare_prompt(Model *m, const Golden *g, int k, int n_prompt, const 
         if (c == 0)
             *worst = fmax(*worst, worst_ratio(first, want));
         else
-            failed += check_true("another chunking gives the same bits", memcmp(first, again, bytes) == 0);
+            failed += check_true("another chunking gives the same bits",
+                                 memcmp(first, again, bytes) == 0);
     }
     free(first);
     free(again);
     return failed;
 }
 
-/* Every position as prompt, as scoring has it; then as generation does: all but the first few positions come after the prompt,
- * which for latent attention is another form of the same sums. */
+/* Every position as prompt, as scoring has it; then as generation does: all but the first few
+ * positions come after the prompt, which for latent attention is another form of the same sums. */
 static int compare_prompts(Model *m, const Golden *g, const char *name)
 {
     static const int chunks[] = {MAX_ROWS, 1, 7, 17, 64}, some[] = {MAX_ROWS, 1, 19};
     int failed = 0;
     double scored = 0, generated = 0;
     for (int k = 0; entry(g, "input_ids", k); k++) {
-        failed += compare_prompt(m, g, k, MAX_ROWS, chunks, sizeof chunks / sizeof *chunks, name, &scored);
+        failed += compare_prompt(m, g, k, MAX_ROWS, chunks, sizeof chunks / sizeof *chunks, name,
+                                 &scored);
         failed += compare_prompt(m, g, k, 5, some, sizeof some / sizeof *some, name, &generated);
     }
-    printf("%s, rank %d of %d: %.3g of the deviation; %.3g where 5 positions are prompt\n", name, m->comm->rank, m->comm->size,
-           scored, generated);
+    printf("%s, rank %d of %d: %.3g of the deviation; %.3g where 5 positions are prompt\n", name,
+           m->comm->rank, m->comm->size, scored, generated);
     failed += check_true("within 2e-4 of the deviation", scored < 2e-4 && generated < 2e-4);
     if (m->arch->attn == ATTN_HEADS)
         failed += check_true("only latent attention has two forms", scored == generated);
@@ -149,8 +160,15 @@ static int compare_model(Comm *comm, const char *dir, const char *name)
         st = arch_load(path, NULL, 0, &arch, &gen, &e);
     if (st == ST_OK)
         st = ops->create(&bc, &backend, &e);
-    ModelConfig mc = {.dir = path, .ops = ops, .backend = backend, .max_rows = MAX_ROWS, .max_seqs = 4, .max_len = 256,
-                      .kv_bytes = 8 << 20, .round_bytes = 1 << 14, .logits_bytes = 1 << 15};
+    ModelConfig mc = {.dir = path,
+                      .ops = ops,
+                      .backend = backend,
+                      .max_rows = MAX_ROWS,
+                      .max_seqs = 4,
+                      .max_len = 256,
+                      .kv_bytes = 8 << 20,
+                      .round_bytes = 1 << 14,
+                      .logits_bytes = 1 << 15};
     if (st == ST_OK)
         st = model_create(&m, &arch, &mc, comm, &e);
     if (st != ST_OK)
@@ -170,9 +188,11 @@ static int compare_model(Comm *comm, const char *dir, const char *name)
 /* The reference data, where it is present. */
 static int compare_shared(Comm *comm)
 {
-    static const char *const names[] = {"qwen3_moe-bf16", "mixtral-bf16",    "gpt_oss-bf16", "gpt_oss-mxfp4", "glm4_moe-bf16",
-                                        "minimax_m2-bf16", "qwen2_moe-bf16", "olmoe-bf16",  "granitemoe-bf16", "llama-bf16",
-                                        "qwen3-bf16",      "deepseek_v3-bf16", "deepseek_v2-bf16"};
+    static const char *const names[] = {"qwen3_moe-bf16",  "mixtral-bf16",  "gpt_oss-bf16",
+                                        "gpt_oss-mxfp4",   "glm4_moe-bf16", "minimax_m2-bf16",
+                                        "qwen2_moe-bf16",  "olmoe-bf16",    "granitemoe-bf16",
+                                        "llama-bf16",      "qwen3-bf16",    "deepseek_v3-bf16",
+                                        "deepseek_v2-bf16"};
     char dir[FILE_PATH_MAX];
     int failed = 0;
     if (!test_shared())

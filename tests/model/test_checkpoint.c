@@ -496,12 +496,9 @@ static int check_digests(const char *dir)
     static const struct {
         const char *file;
         bool model, tokenizer; /* whether the digest notices */
-    } changes[] = {{"config.json", true, false},
-                   {"tokenizer.json", true, true},
-                   {"tiktoken.model", true, true},
-                   {"own.tiktoken", true, true},
-                   {"generation_config.json", true, true},
-                   {"notes.txt", false, false}};
+    } changes[] = {{"config.json", true, false},           {"tokenizer.json", true, true},
+                   {"tiktoken.model", true, true},         {"own.tiktoken", true, true},
+                   {"generation_config.json", true, true}, {"notes.txt", false, false}};
     MadeModel m;
     Err e = {0};
     char path[64], before[65], after[65], tokens[65], tokens_after[65];

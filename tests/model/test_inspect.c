@@ -40,8 +40,8 @@ static const struct {
      1408 + 64 + 2 * (128 + 48 * 64 + 48 + 24 * 64 + 64 + 4 + 192 + 3 + 18432 + 192 + 64),
      2 * 24,
      24},
-    /* latent attention: 20 x 24, norm 20, q 27 x 20, kv_a 18 x 24, norm 14, kv_b 36 x 14, o 24 x 21;
-     * two dense layers; a shared expert of two; the correction */
+    /* latent attention: 20 x 24, norm 20, q 27 x 20, kv_a 18 x 24, norm 14, kv_b 36 x 14, o 24 x
+     * 21; two dense layers; a shared expert of two; the correction */
     {{"deepseek_v3",
       24,
       8,

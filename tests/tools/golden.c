@@ -55,7 +55,8 @@ static int print_greedy(const SafeTensors *s)
     if (!t || !g)
         return 1;
     print_ids(t, t->shape[0]);
-    printf(",\"max_tokens\":%lld,\"temperature\":0,\"ignore_eos\":true}\n", (long long)(g->shape[0] - t->shape[0]));
+    printf(",\"max_tokens\":%lld,\"temperature\":0,\"ignore_eos\":true}\n",
+           (long long)(g->shape[0] - t->shape[0]));
     return 0;
 }
 
@@ -122,7 +123,8 @@ static int compare_tokens(const SafeTensors *s, const char *path)
     Arena arena = {0};
     JsonValue *v;
     Err e;
-    if (!t || !g || file_read(path, 1 << 24, &text, &len, &e) != ST_OK || json_parse(text, len, &arena, &v, &e) != ST_OK)
+    if (!t || !g || file_read(path, 1 << 24, &text, &len, &e) != ST_OK ||
+        json_parse(text, len, &arena, &v, &e) != ST_OK)
         return 1;
     const JsonValue *body = json_get(json_get(v, "response"), "body");
     const JsonValue *ids = json_get(json_get(body, "choices")->child, "token_ids")->child;
@@ -147,7 +149,8 @@ int main(int argc, char **argv)
     int code = 2;
     if (argc < 3)
         return 2;
-    if (file_map(argv[2], &map, &e) != ST_OK || safetensors_parse(map.data, map.len, &s, &e) != ST_OK) {
+    if (file_map(argv[2], &map, &e) != ST_OK ||
+        safetensors_parse(map.data, map.len, &s, &e) != ST_OK) {
         fprintf(stderr, "%s\n", e.text);
         return 1;
     }

@@ -38,7 +38,8 @@ static int print_rows(const JsonValue *prompts)
         const JsonValue *text = member(p, "text");
         strbuf_str(&b, "{\"prompt\":");
         strbuf_json_string(&b, text->text, text->len);
-        strbuf_fmt(&b, ",\"max_tokens\":%zu,\"temperature\":0,\"ignore_eos\":true,", member(p, "greedy_ids")->len);
+        strbuf_fmt(&b, ",\"max_tokens\":%zu,\"temperature\":0,\"ignore_eos\":true,",
+                   member(p, "greedy_ids")->len);
         strbuf_str(&b, "\"return_token_ids\":true,\"prompt_logprobs\":0,\"logprobs\":0}\n");
     }
     fputs(b.failed ? "" : b.data, stdout);
@@ -69,7 +70,8 @@ static int same_logprobs(const JsonValue *want, const JsonValue *choice)
     for (q = q ? q->next : NULL; p && q; p = p->next, q = q->next)
         if (!q->child || !near(p, member(q->child, "logprob")))
             return 0;
-    for (q = member(member(choice, "logprobs"), "token_logprobs")->child; p && q; p = p->next, q = q->next)
+    for (q = member(member(choice, "logprobs"), "token_logprobs")->child; p && q;
+         p = p->next, q = q->next)
         if (!near(p, q))
             return 0;
     return !p && !q;
@@ -110,7 +112,8 @@ int main(int argc, char **argv)
     int code = 2;
     if (strcmp(argv[1], "rows") == 0)
         code = print_rows(prompts);
-    else if (strcmp(argv[1], "compare") == 0 && argc == 4 && file_read(argv[3], 1 << 24, &out, &out_len, &e) == ST_OK)
+    else if (strcmp(argv[1], "compare") == 0 && argc == 4 &&
+             file_read(argv[3], 1 << 24, &out, &out_len, &e) == ST_OK)
         code = compare(prompts, out);
     arena_free(&arena);
     free(golden);
