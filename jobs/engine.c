@@ -97,7 +97,7 @@ static size_t free_memory(void)
 /* What max_batch full contexts need, within half of this node's free memory shared by its ranks. */
 static size_t default_kv_bytes(const Engine *g)
 {
-    size_t block = kv_block_bytes(&g->arch, g->ops, g->backend);
+    size_t block = kv_block_bytes(&g->arch, KV_F32, g->ops, g->backend);
     size_t pages = ((size_t)g->context.max_len + KV_PAGE - 1) / KV_PAGE;
     size_t most = pages * (size_t)g->config.max_batch * MAX_KV_GROUPS * block;
     size_t share = free_memory() / 2 / (size_t)g->comm->n_local;

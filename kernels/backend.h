@@ -12,7 +12,7 @@
 
 #include "io/err.h"
 #include "io/team.h"
-#include "quant/tensor.h"
+#include "quant/row_format.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,10 +37,18 @@ typedef enum WeightUse { WEIGHT_MATMUL, WEIGHT_LOOKUP } WeightUse;
 typedef struct WeightPart { /* parts are stacked on the output side: q, k, v; or gate, up */
     FormatId format;
     int64_t rows;
+    int64_t group;   /* columns that share a scale in every matrix of the bank; >= 1 */
+    ScaleType scale; /* the stored type of block scales; SCALE_NONE where the format has none */
 } WeightPart;
+
+static inline WeightPart weight_part(const QuantTensor *t) /* that holds t's like */
+{
+    return (WeightPart){t->format->id, t->rows, t->group, t->scale_type};
+}
 
 enum {
     MAX_PARTS = 4,
+    ALL_PARTS = -1,
     KV_PAGE = 64 /* positions per KV page, and the unit in which attention splits KV */
 };
 
@@ -50,10 +58,25 @@ typedef enum NormKind {
     NORM_ZERO_CENTRED
 } NormKind;
 
-/* y = g' * sigmoid(alpha * g') * (u' + beta), g' = min(g, limit), |u'| <= limit */
+typedef enum ActKind {
+    ACT_SWIGLU, /* g' * sigmoid(alpha * g') * (u' + beta), g' = min(g, limit), |u'| <= limit */
+    ACT_SITU,   /* beta * tanh(g / beta) * sigmoid(g) * u (Kimi-K3) */
+    ACT_RELU2   /* max(g, 0)^2, of an FFN without an up projection (Nemotron-H) */
+} ActKind;
+
 typedef struct ActSpec {
+    ActKind kind;
     float alpha, beta, limit; /* silu: 1, 0, INFINITY */
 } ActSpec;
+
+typedef enum KvDtype { KV_F32, KV_BF16, KV_FP8, KV_NVFP4 } KvDtype;
+
+/* How keys and values rest in the cache. Every one is read through the rounding, those of the
+ * step's own rows too. Scales are multipliers; 1 where the checkpoint has none. */
+typedef struct KvFormat {
+    KvDtype dtype;
+    float k_scale, v_scale; /* FP8 and NVFP4; latents use k_scale */
+} KvFormat;
 
 typedef enum RouterKind {
     ROUTER_SOFTMAX_TOPK, /* models.md 3, R1: softmax over all experts, then the top_k */
@@ -94,6 +117,7 @@ typedef struct AttnSpec {
     float scale;
     int window;         /* key j is visible to query i iff 0 <= i-j < window; 0: all j <= i */
     const float *sinks; /* [n_heads] backend memory, or NULL */
+    KvFormat kv;        /* head_dim % 16 == 0 for KV_NVFP4 */
 } AttnSpec;
 
 /* Multi-head latent attention (models.md 6.7). A cached row is the latent (latent_dim values,
@@ -102,6 +126,8 @@ typedef struct AttnSpec {
 typedef struct LatentSpec {
     int n_heads, nope_dim, rope_dim, v_dim, latent_dim;
     float scale;
+    /* KV_FP8: the latent in E4M3 with k_scale, the rope lanes bf16; KV_NVFP4 is refused earlier */
+    KvFormat kv;
 } LatentSpec;
 
 /* kv_b_proj, twice: both banks have n_heads matrices. */
@@ -117,12 +143,14 @@ typedef enum LatentForm {
 } LatentForm;
 
 typedef struct FfnSpec { /* y = W2 * act(W13 x + b13) + b2, for each expert of a bank */
-    const Weight *w13;   /* n_experts x [gate: inter | up: inter, hidden], two parts */
-    const Weight *w2;    /* n_experts x [hidden, inter] */
-    const float *b13;    /* [n_experts, 2*inter], gate first, or NULL */
-    const float *b2;     /* [n_experts, hidden] or NULL */
+    const Weight
+        *w13;         /* n_experts x [gate: inter | up: inter, hidden], two parts; ACT_RELU2: one */
+    const Weight *w2; /* n_experts x [hidden, inter] */
+    const float *b13; /* [n_experts, 2*inter], gate first, or NULL; ACT_RELU2: [n_experts, inter] */
+    const float *b2;  /* [n_experts, hidden] or NULL */
     int64_t hidden, inter;
     ActSpec act;
+    RowFormat inner; /* what act(...) is rounded to before W2; inter a multiple of its columns */
 } FfnSpec;
 
 typedef struct BackendOps {
@@ -158,16 +186,27 @@ typedef struct BackendOps {
      * weight float32 [width]. */
     Status (*norm)(Backend *b, void *y, const void *x, const float *weight, int n_rows,
                    int n_groups, int width, int64_t stride, float eps, NormKind kind, Err *e);
-    /* y[r, :] = W[0] x[r, :] + bias; y act [n, outputs], x act [n, cols], bias float32 or NULL;
-     * y is not x. */
-    Status (*matmul)(Backend *b, void *y, const void *x, const Weight *w, const float *bias, int n,
-                     Err *e);
+    /* y[r, :] = W[0] x[r, :] + bias; y act [n, outputs], x act [n, cols], bias float32 [outputs] or
+     * NULL; y is not x. part: only that part's outputs are written, where ALL_PARTS would; for
+     * parts that read differently rounded rows. */
+    Status (*matmul)(Backend *b, void *y, const void *x, const Weight *w, int part,
+                     const float *bias, int n, Err *e);
+    /* y[r, :] = x[r, :] rounded to format, for rows of width values that lie x_stride and y_stride
+     * values apart; y may be x. */
+    Status (*round_rows)(Backend *b, void *y, int64_t y_stride, const void *x, int64_t x_stride,
+                         int n, int width, const RowFormat *format, Err *e);
+    /* The same in two halves, for rows that travel: dense rows act [n, width] to and from
+     * row_encoded_bytes each. */
+    Status (*encode_rows)(Backend *b, void *coded, const void *x, int n, int width,
+                          const RowFormat *format, Err *e);
+    Status (*decode_rows)(Backend *b, void *x, const void *coded, int n, int width,
+                          const RowFormat *format, Err *e);
     /* Rotates n_heads heads of head_dim lanes that start at x[r * stride]; position[r] indexes
      * the table. */
     Status (*rope)(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
                    const int32_t *position, const RopeSpec *rope, Err *e);
     /* Bytes of one page of one layer: keys and values of KV_PAGE positions. */
-    size_t (*kv_page_bytes)(const Backend *b, int n_kv_heads, int head_dim);
+    size_t (*kv_page_bytes)(const Backend *b, int n_kv_heads, int head_dim, KvDtype dtype);
     /* Writes k and v (act [*, n_kv_heads * head_dim], rows stride values apart) into the
      * sequences' pages. */
     Status (*kv_write)(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
@@ -182,9 +221,9 @@ typedef struct BackendOps {
      * v_dim] dense, q [*, n_heads * (nope_dim + rope_dim)] dense. The form changes the last
      * bits, never which positions are seen. scratch: latent_scratch_bytes of the rows of all
      * seqs together. */
-    size_t (*latent_page_bytes)(const Backend *b, int width);
+    size_t (*latent_page_bytes)(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);
     Status (*latent_write)(Backend *b, void *pool, const void *rows, int64_t stride,
-                           const AttnSeq *seqs, int n_seqs, int width, Err *e);
+                           const AttnSeq *seqs, int n_seqs, const LatentSpec *spec, Err *e);
     size_t (*latent_scratch_bytes)(const Backend *b, int n_rows, const LatentSpec *spec);
     Status (*latent_attention)(Backend *b, void *out, const void *q, const void *pool,
                                const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,
@@ -196,10 +235,11 @@ typedef struct BackendOps {
     Status (*route)(Backend *b, int32_t *expert, float *weight, const void *logits,
                     const float *correction, int n, const RouterSpec *spec, Err *e);
     /* Grouped experts: pair p of expert i (first[i] <= p < first[i+1]) reads x[row_of[p], :]
-     * (row_of NULL: p) and writes y[p, :]. scratch: ffn_scratch_bytes(n_pairs, inter). */
+     * (row_of NULL: p) and writes y[p, :]. x_up: what the up projection reads in place of x, where
+     * the two were rounded differently; NULL: x. scratch: ffn_scratch_bytes(n_pairs, inter). */
     size_t (*ffn_scratch_bytes)(const Backend *b, int n_pairs, int64_t inter);
-    Status (*ffn)(Backend *b, void *y, const void *x, const int32_t *row_of, const int32_t *first,
-                  int n_experts, const FfnSpec *spec, void *scratch, Err *e);
+    Status (*ffn)(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
+                  const int32_t *first, int n_experts, const FfnSpec *spec, void *scratch, Err *e);
     /* y[t, :] = sum over s = 0 .. top_k-1, in that order, of weight[t, s] * rows[slot[t, s], :];
      * slot -1 adds nothing. Accumulates in float32. */
     Status (*combine)(Backend *b, void *y, const void *rows, const int32_t *slot,

@@ -66,11 +66,15 @@ Status attention_heads(Model *m, const Step *step, int layer, Err *e)
     int64_t q_width = (int64_t)a->n_heads * a->head_dim,
             kv_width = (int64_t)a->n_kv_heads * a->head_dim;
     int64_t stride = q_width + 2 * kv_width;
-    AttnSpec spec = {a->n_heads,    a->n_kv_heads,           a->head_dim,
-                     a->attn_scale, a->layers[layer].window, w->sinks};
+    AttnSpec spec = {.n_heads = a->n_heads,
+                     .n_kv_heads = a->n_kv_heads,
+                     .head_dim = a->head_dim,
+                     .scale = a->attn_scale,
+                     .window = a->layers[layer].window,
+                     .sinks = w->sinks};
     void *pool = kv_layer_pool(&m->kv, layer);
     int n = step->n_rows;
-    TRY(ops->matmul(b, m->qkv, m->normed, w->qkv, w->qkv_bias, n, e));
+    TRY(ops->matmul(b, m->qkv, m->normed, w->qkv, ALL_PARTS, w->qkv_bias, n, e));
     TRY(norm_qk(m, w, n, e));
     TRY(ops->rope(b, m->qkv, n, stride, a->n_heads + a->n_kv_heads, a->head_dim, step->position,
                   &m->rope, e));

@@ -10,12 +10,12 @@ static Status queries(Model *m, const LayerWeights *w, const Step *step, Err *e)
     int head = a->latent.nope_dim + a->latent.rope_dim, n = step->n_rows;
     const void *x = m->normed;
     if (a->q_lora > 0) {
-        TRY(ops->matmul(b, m->q_low, m->normed, w->q_a, NULL, n, e));
+        TRY(ops->matmul(b, m->q_low, m->normed, w->q_a, ALL_PARTS, NULL, n, e));
         TRY(ops->norm(b, m->q_low, m->q_low, w->q_a_norm, n, 1, a->q_lora, a->q_lora,
                       a->latent_norm_eps, a->norm, e));
         x = m->q_low;
     }
-    TRY(ops->matmul(b, m->qkv, x, w->q, NULL, n, e));
+    TRY(ops->matmul(b, m->qkv, x, w->q, ALL_PARTS, NULL, n, e));
     return ops->rope(b, attention_lane(m, m->qkv, a->latent.nope_dim), n,
                      (int64_t)a->n_heads * head, a->n_heads, head, step->position, &m->rope, e);
 }
@@ -26,7 +26,7 @@ static Status latents(Model *m, const LayerWeights *w, const Step *step, Err *e)
     const BackendOps *ops = m->config.ops;
     Backend *b = m->config.backend;
     int width = a->latent.latent_dim + a->latent.rope_dim, n = step->n_rows;
-    TRY(ops->matmul(b, m->latent_rows, m->normed, w->kv_a, NULL, n, e));
+    TRY(ops->matmul(b, m->latent_rows, m->normed, w->kv_a, ALL_PARTS, NULL, n, e));
     TRY(ops->norm(b, m->latent_rows, m->latent_rows, w->kv_a_norm, n, 1, a->latent.latent_dim,
                   width, a->latent_norm_eps, a->norm, e));
     return ops->rope(b, attention_lane(m, m->latent_rows, a->latent.latent_dim), n, width, 1,
@@ -48,7 +48,7 @@ Status attention_latent(Model *m, const Step *step, int layer, Err *e)
     TRY(queries(m, w, step, e));
     TRY(latents(m, w, step, e));
     int n_seqs = attention_list(m, step, layer, false, ROWS_ALL);
-    TRY(ops->latent_write(b, pool, m->latent_rows, width, m->seqs, n_seqs, width, e));
+    TRY(ops->latent_write(b, pool, m->latent_rows, width, m->seqs, n_seqs, &spec, e));
     n_seqs = attention_list(m, step, layer, last, ROWS_PROMPT);
     if (n_seqs > 0)
         TRY(ops->latent_attention(b, m->attn, m->qkv, pool, m->seqs, n_seqs, &spec, &bank,

@@ -73,7 +73,8 @@ static Status attention(Pass *p, int layer, Err *e)
     TRY(kinds[a->attn](m, p->step, layer, e));
     if (layer == a->n_layers - 1)
         TRY(keep_wanted(p, &heads, e));
-    TRY(ops->matmul(m->config.backend, m->ffn_out, heads, w->o, w->o_bias, p->n_rows, e));
+    TRY(ops->matmul(m->config.backend, m->ffn_out, heads, w->o, ALL_PARTS, w->o_bias, p->n_rows,
+                    e));
     return ops->add(m->config.backend, m->hidden, m->ffn_out, a->residual_scale,
                     (int64_t)p->n_rows * a->hidden, e);
 }
@@ -84,8 +85,8 @@ static Status route(Pass *p, int layer, Err *e)
     const BackendOps *ops = m->config.ops;
     const LayerWeights *w = &m->weights.layers[layer];
     const RouterSpec *spec = &m->arch->router;
-    TRY(ops->matmul(m->config.backend, m->router_logits, m->normed, w->router, w->router_bias,
-                    p->n_rows, e));
+    TRY(ops->matmul(m->config.backend, m->router_logits, m->normed, w->router, ALL_PARTS,
+                    w->router_bias, p->n_rows, e));
     TRY(ops->route(m->config.backend, m->expert, m->expert_weight, m->router_logits,
                    w->router_correction, p->n_rows, spec, e));
     int64_t *load = m->expert_load + (int64_t)layer * spec->n_experts;
@@ -103,12 +104,13 @@ static Status shared_experts(Pass *p, int layer, Err *e)
     int32_t first[2] = {0, p->n_rows};
     if (!w->shared.w13)
         return ST_OK;
-    TRY(ops->ffn(m->config.backend, m->shared_out, m->normed, NULL, first, 1, &w->shared,
+    TRY(ops->ffn(m->config.backend, m->shared_out, m->normed, NULL, NULL, first, 1, &w->shared,
                  m->scratch, e));
     if (!w->shared_gate)
         return ST_OK;
     void *gate = m->router_logits; /* the choice is made, so its buffer is free */
-    TRY(ops->matmul(m->config.backend, gate, m->normed, w->shared_gate, NULL, p->n_rows, e));
+    TRY(ops->matmul(m->config.backend, gate, m->normed, w->shared_gate, ALL_PARTS, NULL, p->n_rows,
+                    e));
     return ops->gate_rows(m->config.backend, m->shared_out, gate, p->n_rows, m->arch->hidden, e);
 }
 
@@ -128,8 +130,8 @@ static Status experts(Pass *p, int layer, Err *e)
         TRY(exchange_dispatch(m->exchange, round, &recv, e));
         lap(p, &m->times.dispatch);
         if (recv.n_pairs > 0)
-            p->mine = ops->ffn(m->config.backend, recv.out, recv.rows, recv.row_of, recv.first,
-                               n_local, spec, m->scratch, &p->err);
+            p->mine = ops->ffn(m->config.backend, recv.out, recv.rows, NULL, recv.row_of,
+                               recv.first, n_local, spec, m->scratch, &p->err);
         lap(p, &m->times.experts);
         comm_at(m->comm, p->step->number, layer, "combine");
         TRY(exchange_combine(m->exchange, round, p->mine, e));
@@ -148,7 +150,7 @@ static Status dense_ffn(Pass *p, int layer, Err *e)
 {
     Model *m = p->m;
     int32_t first[2] = {0, p->n_rows};
-    return m->config.ops->ffn(m->config.backend, m->ffn_out, m->normed, NULL, first, 1,
+    return m->config.ops->ffn(m->config.backend, m->ffn_out, m->normed, NULL, NULL, first, 1,
                               &m->weights.layers[layer].dense, m->scratch, e);
 }
 
@@ -225,7 +227,7 @@ Status model_logits(Model *m, int first, int n, const float **out, Err *e)
     const BackendOps *ops = m->config.ops;
     double start = clock_s();
     const void *rows = attention_lane(m, m->normed, (int64_t)first * a->hidden);
-    TRY(ops->matmul(m->config.backend, m->logits, rows, m->weights.head, NULL, n, e));
+    TRY(ops->matmul(m->config.backend, m->logits, rows, m->weights.head, ALL_PARTS, NULL, n, e));
     TRY(ops->wait(m->config.backend, e));
     float *values = m->logits;
     if (a->logits_scale != 1.0f)

@@ -38,20 +38,23 @@ static int largest_group(const KvGroup *groups, int n)
     return most;
 }
 
-static size_t page_bytes(const Arch *arch, const BackendOps *ops, const Backend *backend)
+static size_t page_bytes(const Arch *arch, KvDtype dtype, const BackendOps *ops,
+                         const Backend *backend)
 {
     if (arch->attn == ATTN_LATENT)
-        return ops->latent_page_bytes(backend, arch->latent.latent_dim + arch->latent.rope_dim);
-    return ops->kv_page_bytes(backend, arch->n_kv_heads, arch->head_dim);
+        return ops->latent_page_bytes(backend, arch->latent.latent_dim, arch->latent.rope_dim,
+                                      dtype);
+    return ops->kv_page_bytes(backend, arch->n_kv_heads, arch->head_dim, dtype);
 }
 
-size_t kv_block_bytes(const Arch *arch, const BackendOps *ops, const Backend *backend)
+size_t kv_block_bytes(const Arch *arch, KvDtype dtype, const BackendOps *ops,
+                      const Backend *backend)
 {
     KvGroup groups[MAX_KV_GROUPS];
     int n = count_groups(arch, groups);
     if (n <= 0)
         return 0;
-    return (size_t)largest_group(groups, n) * page_bytes(arch, ops, backend);
+    return (size_t)largest_group(groups, n) * page_bytes(arch, dtype, ops, backend);
 }
 
 int64_t kv_blocks_needed(const KvCache *kv, int n_positions, int chunk)
@@ -70,8 +73,8 @@ int64_t kv_blocks_needed(const KvCache *kv, int n_positions, int chunk)
     return total;
 }
 
-Status kv_create(KvCache *out, const Arch *arch, const BackendOps *ops, Backend *backend,
-                 size_t budget_bytes, Err *e)
+Status kv_create(KvCache *out, const Arch *arch, KvDtype dtype, const BackendOps *ops,
+                 Backend *backend, size_t budget_bytes, Err *e)
 {
     Status st = ST_OK;
     KvCache kv = {.ops = ops, .backend = backend};
@@ -93,7 +96,7 @@ Status kv_create(KvCache *out, const Arch *arch, const BackendOps *ops, Backend 
         kv.layer_group[l] = g;
         kv.layer_slot[l] = used[g]++;
     }
-    kv.page_bytes = page_bytes(arch, ops, backend);
+    kv.page_bytes = page_bytes(arch, dtype, ops, backend);
     kv.pages_per_block = largest_group(kv.groups, kv.n_groups);
     size_t block_bytes = kv.page_bytes * (size_t)kv.pages_per_block;
     size_t n = budget_bytes / block_bytes;

@@ -39,12 +39,13 @@ typedef struct KvSeq {
 
 /* Bytes of one block, and how many blocks a sequence of n positions holds at most when it runs
  * in chunks of at most chunk positions. */
-size_t kv_block_bytes(const Arch *arch, const BackendOps *ops, const Backend *backend);
+size_t kv_block_bytes(const Arch *arch, KvDtype dtype, const BackendOps *ops,
+                      const Backend *backend);
 int64_t kv_blocks_needed(const KvCache *kv, int n_positions, int chunk);
 
 /* Takes budget_bytes / kv_block_bytes blocks; at least one. */
-Status kv_create(KvCache *out, const Arch *arch, const BackendOps *ops, Backend *backend,
-                 size_t budget_bytes, Err *e);
+Status kv_create(KvCache *out, const Arch *arch, KvDtype dtype, const BackendOps *ops,
+                 Backend *backend, size_t budget_bytes, Err *e);
 void kv_free(KvCache *kv);
 
 /* Makes room for positions pos .. pos+n-1, after dropping pages that no later query reaches.

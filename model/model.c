@@ -131,7 +131,7 @@ static Status create_local(Model *m, Err *e)
     }
     TRY(take_buffers(m, e));
     TRY(make_rope(m, e));
-    return kv_create(&m->kv, a, m->config.ops, m->config.backend, m->config.kv_bytes, e);
+    return kv_create(&m->kv, a, KV_F32, m->config.ops, m->config.backend, m->config.kv_bytes, e);
 }
 
 Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Comm *comm, Err *e)

@@ -98,7 +98,7 @@ static Status set_part(Loader *l, Weight *w, int mat, int part, const QuantTenso
 {
     if (l->w->ops->weight_set(l->w->backend, w, mat, part, q, l->e) != ST_OK)
         return in_tensor(l, t);
-    l->w->bytes_read += q->rows * quant_row_bytes(q->format, q->cols);
+    l->w->bytes_read += q->rows * quant_row_bytes(q->format, q->cols, q->group, q->scale_type);
     return ST_OK;
 }
 
@@ -119,7 +119,7 @@ static Status load_matrix(Loader *l, const char *name, WeightUse use,
     WeightPart parts[MAX_PARTS];
     for (int i = 0; i < n_parts; i++) {
         file_will_need(tensors[i]->data, (size_t)tensors[i]->bytes);
-        parts[i] = (WeightPart){format_of(tensors[i]), tensors[i]->shape[0]};
+        parts[i] = (WeightPart){format_of(tensors[i]), tensors[i]->shape[0], 1, SCALE_NONE};
     }
     TRY(create_bank(l, name, use, 1, parts, n_parts, tensors[0]->shape[1], out));
     for (int i = 0; i < n_parts; i++) {
@@ -152,7 +152,7 @@ static QuantTensor stack_columns(const TensorEntry *t, int i, int64_t first, int
     int64_t cols = t->shape[1], all = t->shape[2], size = dtype_bytes(t->dtype);
     QuantTensor q = quant_plain(format_of(t), t->data + (i * cols * all + first) * size, n, cols);
     q.row_bytes = step * size;
-    q.col_bytes = all * size;
+    q.unit_stride = all * size;
     return q;
 }
 
@@ -167,8 +167,13 @@ static QuantTensor stack_mxfp4(const TensorEntry *codes, const TensorEntry *scal
                          .cols = 32 * blocks,
                          .data = codes->data + at * blocks * 16,
                          .row_bytes = step * blocks * 16,
+                         .unit_stride = 1,
                          .scales = scales->data + at * blocks,
-                         .scale_row_bytes = step * blocks};
+                         .scale_type = SCALE_E8M0,
+                         .group = 32,
+                         .scale_rows = 1,
+                         .scale_row_bytes = step * blocks,
+                         .scale_col_bytes = 1};
 }
 
 static ExpertView view_expert(const ExpertTensors *t, int i, int64_t inter, int64_t hidden)
@@ -296,8 +301,8 @@ static Status load_experts(Loader *l, int layer, const ExpertTensors *t, FfnSpec
     if (l->n_local == 0)
         return ST_OK;
     ExpertView v = view_expert(t, 0, a->moe_inter, a->hidden);
-    WeightPart gate_up[] = {{v.gate.format->id, a->moe_inter}, {v.up.format->id, a->moe_inter}};
-    WeightPart down = {v.down.format->id, a->hidden};
+    WeightPart gate_up[] = {weight_part(&v.gate), weight_part(&v.up)};
+    WeightPart down = weight_part(&v.down);
     snprintf(name, sizeof name, "layers.%d.experts.gate_up", layer);
     TRY(create_bank(l, name, WEIGHT_MATMUL, l->n_local, gate_up, 2, a->hidden, &w13));
     spec->w13 = w13;
@@ -359,8 +364,9 @@ static Status load_latent_up(Loader *l, int layer, const TensorEntry *t, LayerWe
     const LatentSpec *s = &l->arch->latent;
     FormatId format = format_of(t);
     int64_t size = dtype_bytes(t->dtype), row = s->latent_dim * size, head = s->nope_dim + s->v_dim;
-    const WeightPart up[] = {{format, s->nope_dim}, {format, s->v_dim}};
-    const WeightPart absorb = {format, s->latent_dim};
+    const WeightPart up[] = {{format, s->nope_dim, 1, SCALE_NONE},
+                             {format, s->v_dim, 1, SCALE_NONE}};
+    const WeightPart absorb = {format, s->latent_dim, 1, SCALE_NONE};
     char name[64];
     file_will_need(t->data, (size_t)t->bytes);
     snprintf(name, sizeof name, "layers.%d.latent_up", layer);
@@ -374,7 +380,7 @@ static Status load_latent_up(Loader *l, int layer, const TensorEntry *t, LayerWe
         QuantTensor v = quant_plain(format, at + s->nope_dim * row, s->v_dim, s->latent_dim);
         QuantTensor turned = quant_plain(format, at, s->latent_dim, s->nope_dim);
         turned.row_bytes = size;
-        turned.col_bytes = row;
+        turned.unit_stride = row;
         TRY(set_part(l, out->latent_up, h, 0, &k, t));
         TRY(set_part(l, out->latent_up, h, 1, &v, t));
         TRY(set_part(l, out->latent_absorb, h, 0, &turned, t));

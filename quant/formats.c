@@ -1,118 +1,148 @@
-/* quant/formats.c - the table of element formats and their scalar reference decoders.
+/* quant/formats.c - the table of formats and their scalar reference decoders.
  *
- * Every decoder here is exact in float32: a stored element has at most 11 significant bits, and a
- * block scale is a power of two. Kernels of all backends are held to these functions. */
+ * Kernels of all backends are held to these functions. A product of a code and a power of two is
+ * exact; where a scale has a fraction, the product is rounded once to float32. */
 #include "quant/tensor.h"
 
 #include <string.h>
 
-static float float_of_bits(uint32_t bits)
+int scale_bytes(ScaleType type)
+{
+    static const int bytes[N_SCALE_TYPES] = {
+        [SCALE_F32] = 4, [SCALE_BF16] = 2, [SCALE_F16] = 2, [SCALE_E4M3] = 1, [SCALE_E8M0] = 1};
+    return bytes[type];
+}
+
+static float load_f32(const uint8_t *p)
 {
     float v;
-    memcpy(&v, &bits, sizeof v);
+    memcpy(&v, p, sizeof v);
     return v;
 }
 
-static uint32_t bits_of_float(float v)
+static uint16_t load_u16(const uint8_t *p)
 {
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return bits;
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
 }
 
-float bf16_to_float(uint16_t bits)
+float scale_value(ScaleType type, const uint8_t *p)
 {
-    return float_of_bits((uint32_t)bits << 16);
-}
-
-uint16_t float_to_bf16(float v)
-{
-    uint32_t bits = bits_of_float(v);
-    if ((bits & 0x7fffffffU) > 0x7f800000U)
-        return (uint16_t)(bits >> 16 |
-                          0x40U); /* quiet, so that truncation cannot make it infinite */
-    return (uint16_t)((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
-}
-
-float f16_to_float(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000U) << 16, exponent = half >> 10 & 31U,
-             fraction = half & 0x3ffU;
-    if (exponent == 0) { /* fraction * 2^-24, exact as a product of two normal numbers */
-        float v = (float)fraction * 0x1p-24f;
-        return sign ? -v : v;
+    switch (type) {
+    case SCALE_F32:
+        return load_f32(p);
+    case SCALE_BF16:
+        return bf16_to_float(load_u16(p));
+    case SCALE_F16:
+        return f16_to_float(load_u16(p));
+    case SCALE_E4M3:
+        return e4m3_to_float(*p);
+    case SCALE_E8M0:
+        return e8m0_to_float(*p);
+    default:
+        return 1.0f;
     }
-    if (exponent == 31) /* processors quiet a signalling NaN when they convert; so does this */
-        return float_of_bits(sign | 0x7f800000U | fraction << 13 | (fraction ? 0x400000U : 0U));
-    return float_of_bits(sign | (exponent + 112U) << 23 | fraction << 13);
 }
 
-float e2m1_to_float(unsigned nibble)
+float quant_scale(const QuantTensor *t, int64_t row, int64_t col)
 {
-    static const float value[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                    -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-    return value[nibble & 15U];
+    if (!t->scales)
+        return 1.0f;
+    float s = scale_value(t->scale_type,
+                          t->scales + (t->first_row + row) / t->scale_rows * t->scale_row_bytes +
+                              col / t->group * t->scale_col_bytes);
+    if (t->format->id != FORMAT_NVFP4)
+        return s;
+    return t->global_divides ? s / t->global : s * t->global;
 }
 
-float e8m0_to_float(uint8_t b)
+static const uint8_t *unit_at(const QuantTensor *t, int64_t row, int64_t col)
 {
-    if (b == 0)
-        return float_of_bits(0x00400000U); /* 2^-127 is subnormal in float32 */
-    if (b == 255)
-        return float_of_bits(0x7fc00000U);
-    return float_of_bits((uint32_t)b << 23);
-}
-
-static const uint8_t *element(const QuantTensor *t, int64_t row, int64_t col)
-{
-    return t->data + row * t->row_bytes + col * t->col_bytes;
+    return t->data + row * t->row_bytes + col / t->format->unit * t->unit_stride;
 }
 
 static void decode_f32(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
 {
-    const uint8_t *p = element(t, row, col);
-    for (int64_t i = 0; i < n; i++, p += t->col_bytes)
-        memcpy(out + i, p, sizeof *out);
+    const uint8_t *p = unit_at(t, row, col);
+    for (int64_t i = 0; i < n; i++, p += t->unit_stride)
+        out[i] = load_f32(p);
 }
 
 static void decode_bf16(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
 {
-    const uint8_t *p = element(t, row, col);
-    for (int64_t i = 0; i < n; i++, p += t->col_bytes) {
-        uint16_t bits;
-        memcpy(&bits, p, sizeof bits);
-        out[i] = bf16_to_float(bits);
-    }
+    const uint8_t *p = unit_at(t, row, col);
+    for (int64_t i = 0; i < n; i++, p += t->unit_stride)
+        out[i] = bf16_to_float(load_u16(p));
 }
 
 static void decode_f16(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
 {
-    const uint8_t *p = element(t, row, col);
-    for (int64_t i = 0; i < n; i++, p += t->col_bytes) {
-        uint16_t bits;
-        memcpy(&bits, p, sizeof bits);
-        out[i] = f16_to_float(bits);
+    const uint8_t *p = unit_at(t, row, col);
+    for (int64_t i = 0; i < n; i++, p += t->unit_stride)
+        out[i] = f16_to_float(load_u16(p));
+}
+
+/* FP8 and MXFP8. */
+static void decode_e4m3(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
+{
+    const uint8_t *p = unit_at(t, row, col);
+    float scale = 1.0f;
+    for (int64_t i = 0; i < n; i++, p += t->unit_stride) {
+        if (i == 0 || (col + i) % t->group == 0)
+            scale = quant_scale(t, row, col + i);
+        out[i] = e4m3_to_float(*p) * scale;
     }
 }
 
-/* Blocks of 32 along the row; byte j of a block holds element 2j in its low nibble, 2j + 1 in its
- * high. */
-static void decode_mxfp4(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
+static unsigned nibble_at(const QuantTensor *t, int64_t row, int64_t col)
 {
-    const uint8_t *codes = t->data + row * t->row_bytes;
-    const uint8_t *scales = t->scales + row * t->scale_row_bytes;
+    unsigned byte = *unit_at(t, row, col);
+    return col % 2 ? byte >> 4 : byte & 15U;
+}
+
+/* NVFP4 and MXFP4. */
+static void decode_e2m1(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
+{
+    float scale = 1.0f;
     for (int64_t i = 0; i < n; i++) {
-        int64_t k = col + i;
-        unsigned byte = codes[k / 2];
-        out[i] = e2m1_to_float(k % 2 ? byte >> 4 : byte) * e8m0_to_float(scales[k / 32]);
+        if (i == 0 || (col + i) % t->group == 0)
+            scale = quant_scale(t, row, col + i);
+        out[i] = e2m1_to_float(nibble_at(t, row, col + i)) * scale;
+    }
+}
+
+static void decode_int4(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
+{
+    float scale = 1.0f;
+    for (int64_t i = 0; i < n; i++) {
+        if (i == 0 || (col + i) % t->group == 0)
+            scale = quant_scale(t, row, col + i);
+        out[i] = (float)((int)nibble_at(t, row, col + i) - 8) * scale;
+    }
+}
+
+/* Blocks of 32: binary16 d, then 32 signed bytes. */
+static void decode_q8_0(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t *block = unit_at(t, row, col + i);
+        out[i] = f16_to_float(load_u16(block)) * (float)(int8_t)block[2 + (col + i) % 32];
     }
 }
 
 static const QuantFormat formats[N_FORMATS] = {
-    [FORMAT_F32] = {FORMAT_F32, "f32", 1, 4, 0, decode_f32},
-    [FORMAT_BF16] = {FORMAT_BF16, "bf16", 1, 2, 0, decode_bf16},
-    [FORMAT_F16] = {FORMAT_F16, "f16", 1, 2, 0, decode_f16},
-    [FORMAT_MXFP4] = {FORMAT_MXFP4, "mxfp4", 32, 16, 1, decode_mxfp4},
+    [FORMAT_F32] = {FORMAT_F32, "f32", 1, 4, decode_f32},
+    [FORMAT_BF16] = {FORMAT_BF16, "bf16", 1, 2, decode_bf16},
+    [FORMAT_F16] = {FORMAT_F16, "f16", 1, 2, decode_f16},
+    [FORMAT_FP8] = {FORMAT_FP8, "fp8", 1, 1, decode_e4m3},
+    [FORMAT_NVFP4] = {FORMAT_NVFP4, "nvfp4", 2, 1, decode_e2m1},
+    [FORMAT_MXFP8] = {FORMAT_MXFP8, "mxfp8", 1, 1, decode_e4m3},
+    [FORMAT_MXFP4] = {FORMAT_MXFP4, "mxfp4", 2, 1, decode_e2m1},
+    [FORMAT_INT4] = {FORMAT_INT4, "int4", 2, 1, decode_int4},
+    [FORMAT_Q8_0] = {FORMAT_Q8_0, "q8_0", 32, 34, decode_q8_0},
+    [FORMAT_IQ2_XS] = {FORMAT_IQ2_XS, "iq2_xs", 256, 74, NULL},
+    [FORMAT_IQ2_XXS] = {FORMAT_IQ2_XXS, "iq2_xxs", 256, 66, NULL},
 };
 
 const QuantFormat *quant_format(FormatId id)
@@ -120,10 +150,11 @@ const QuantFormat *quant_format(FormatId id)
     return &formats[id];
 }
 
-int64_t quant_row_bytes(const QuantFormat *f, int64_t cols)
+int64_t quant_row_bytes(const QuantFormat *f, int64_t cols, int64_t group, ScaleType scale)
 {
-    int64_t blocks = cols / f->block + (cols % f->block != 0);
-    return blocks * (f->block_bytes + f->scale_bytes);
+    int64_t units = cols / f->unit + (cols % f->unit != 0);
+    int64_t groups = scale == SCALE_NONE ? 0 : cols / group + (cols % group != 0);
+    return units * f->unit_bytes + groups * scale_bytes(scale);
 }
 
 QuantTensor quant_plain(FormatId id, const void *data, int64_t rows, int64_t cols)
@@ -133,6 +164,23 @@ QuantTensor quant_plain(FormatId id, const void *data, int64_t rows, int64_t col
                          .rows = rows,
                          .cols = cols,
                          .data = data,
-                         .row_bytes = cols * f->block_bytes,
-                         .col_bytes = f->block_bytes};
+                         .row_bytes = cols * f->unit_bytes,
+                         .unit_stride = f->unit_bytes,
+                         .group = 1,
+                         .scale_rows = 1};
+}
+
+QuantTensor quant_rows(const QuantTensor *t, int64_t first, int64_t n)
+{
+    QuantTensor rows = *t;
+    rows.rows = n;
+    rows.data += first * t->row_bytes;
+    rows.first_row += first;
+    return rows;
+}
+
+void quant_decode(const QuantTensor *t, float *out)
+{
+    for (int64_t r = 0; r < t->rows; r++)
+        t->format->decode(t, r, 0, t->cols, out + r * t->cols);
 }

@@ -5,9 +5,10 @@
 
 #include <string.h>
 
-size_t cpu_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim)
+size_t cpu_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim, KvDtype dtype)
 {
     (void)b;
+    (void)dtype;
     size_t per_position = (size_t)head_dim + (size_t)cpu_value_stride(head_dim);
     return (size_t)n_kv_heads * per_position * KV_PAGE * sizeof(float);
 }
@@ -149,7 +150,8 @@ Status cpu_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_
                    .stride = stride,
                    .seqs = seqs,
                    .spec = spec,
-                   .page_bytes = cpu_kv_page_bytes(b, spec->n_kv_heads, spec->head_dim)};
+                   .page_bytes =
+                       cpu_kv_page_bytes(b, spec->n_kv_heads, spec->head_dim, spec->kv.dtype)};
     run_sequences(&job, n_seqs, write_tasks, kv_write_task);
     return ST_OK;
 }
@@ -165,7 +167,8 @@ Status cpu_attention(Backend *b, void *out, const void *q, int64_t stride, const
                    .stride = stride,
                    .seqs = seqs,
                    .spec = spec,
-                   .page_bytes = cpu_kv_page_bytes(b, spec->n_kv_heads, spec->head_dim)};
+                   .page_bytes =
+                       cpu_kv_page_bytes(b, spec->n_kv_heads, spec->head_dim, spec->kv.dtype)};
     run_sequences(&job, n_seqs, attention_tasks, attention_task);
     return ST_OK;
 }

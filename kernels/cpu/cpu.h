@@ -122,6 +122,8 @@ struct Backend {
 
 typedef struct CpuPart {
     FormatId format;
+    int64_t group; /* as WeightPart says */
+    ScaleType scale;
     bool steep;              /* Panel.steep, for any of its panels so far */
     int64_t rows, first_row; /* its outputs, and where they stand among the matrix's outputs */
     int64_t n_panels;
@@ -153,19 +155,19 @@ size_t cpu_weight_bytes(const Weight *w);
 void cpu_weight_panels(const Weight *w, int mat, int part, int64_t first, int n, Panel *out);
 
 /* matmul_cpu.c */
-Status cpu_matmul(Backend *b, void *y, const void *x, const Weight *w, const float *bias, int n,
-                  Err *e);
+Status cpu_matmul(Backend *b, void *y, const void *x, const Weight *w, int part, const float *bias,
+                  int n, Err *e);
 /* How many panels a task takes, of n_panels for each of n_row_blocks: few enough that every thread
  * gets several. */
 int cpu_block_panels(const Backend *b, int64_t n_panels, int64_t n_row_blocks, int most);
 
 /* ffn_cpu.c */
 size_t cpu_ffn_scratch_bytes(const Backend *b, int n_pairs, int64_t inter);
-Status cpu_ffn(Backend *b, void *y, const void *x, const int32_t *row_of, const int32_t *first,
-               int n_experts, const FfnSpec *spec, void *scratch, Err *e);
+Status cpu_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
+               const int32_t *first, int n_experts, const FfnSpec *spec, void *scratch, Err *e);
 
 /* attention_cpu.c */
-size_t cpu_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim);
+size_t cpu_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim, KvDtype dtype);
 Status cpu_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
                     const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
 Status cpu_attention(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
@@ -177,9 +179,9 @@ static inline int cpu_value_stride(int head_dim)
 }
 
 /* latent_cpu.c */
-size_t cpu_latent_page_bytes(const Backend *b, int width);
+size_t cpu_latent_page_bytes(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);
 Status cpu_latent_write(Backend *b, void *pool, const void *rows, int64_t stride,
-                        const AttnSeq *seqs, int n_seqs, int width, Err *e);
+                        const AttnSeq *seqs, int n_seqs, const LatentSpec *spec, Err *e);
 size_t cpu_latent_scratch_bytes(const Backend *b, int n_rows, const LatentSpec *spec);
 Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *pool,
                             const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,

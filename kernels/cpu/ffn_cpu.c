@@ -8,7 +8,7 @@
 typedef struct FfnJob {
     Backend *b;
     float *y;
-    const float *x;
+    const float *x, *x_up; /* x_up: NULL where it is x */
     const int32_t *row_of, *first;
     const FfnSpec *spec;
     float *inner; /* [n_pairs, inter]: what the first pass leaves for the second */
@@ -50,6 +50,12 @@ static int64_t columns_of(const Share *s, int64_t total)
     return rest < most ? rest : most;
 }
 
+static void rows_of(const FfnJob *job, const Share *s, const float *x, const float **rows)
+{
+    for (int i = 0; i < s->m; i++)
+        rows[i] = x + (job->row_of ? job->row_of[s->pair + i] : s->pair + i) * job->spec->hidden;
+}
+
 /* Gate panels, then the up panels of the same outputs, into one block of c; the activation leaves
  * it. */
 static void gate_up_task(void *ctx, int task, int thread)
@@ -60,13 +66,19 @@ static void gate_up_task(void *ctx, int task, int thread)
     Scratch *scratch = &job->b->scratch[thread];
     Share s = share_of(job, task);
     const float *rows[MAX_BLOCK_ROWS];
-    for (int i = 0; i < s.m; i++)
-        rows[i] = job->x + (job->row_of ? job->row_of[s.pair + i] : s.pair + i) * spec->hidden;
+    rows_of(job, &s, job->x, rows);
     Panel panels[MAX_BLOCK_PANELS];
     cpu_weight_panels(spec->w13, s.expert, 0, s.first_panel, s.n_panels, panels);
     cpu_weight_panels(spec->w13, s.expert, 1, s.first_panel, s.n_panels, panels + s.n_panels);
     int64_t up = s.n_panels * PANEL, stride = 2 * up, column = s.first_panel * PANEL;
-    kernels->gemm(scratch->c, stride, rows, s.m, panels, 2 * s.n_panels, spec->hidden, scratch);
+    if (!job->x_up) {
+        kernels->gemm(scratch->c, stride, rows, s.m, panels, 2 * s.n_panels, spec->hidden, scratch);
+    } else {
+        kernels->gemm(scratch->c, stride, rows, s.m, panels, s.n_panels, spec->hidden, scratch);
+        rows_of(job, &s, job->x_up, rows);
+        kernels->gemm(scratch->c + up, stride, rows, s.m, panels + s.n_panels, s.n_panels,
+                      spec->hidden, scratch);
+    }
     const float *bias = spec->b13 ? spec->b13 + (int64_t)s.expert * 2 * spec->inter + column : NULL;
     kernels->store_gated(job->inner + s.pair * spec->inter + column, spec->inter, scratch->c,
                          stride, up, bias, bias ? bias + spec->inter : NULL, s.m,
@@ -118,8 +130,8 @@ size_t cpu_ffn_scratch_bytes(const Backend *b, int n_pairs, int64_t inter)
     return (size_t)n_pairs * (size_t)inter * sizeof(float);
 }
 
-Status cpu_ffn(Backend *b, void *y, const void *x, const int32_t *row_of, const int32_t *first,
-               int n_experts, const FfnSpec *spec, void *scratch, Err *e)
+Status cpu_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
+               const int32_t *first, int n_experts, const FfnSpec *spec, void *scratch, Err *e)
 {
     assert(spec->w13->n_parts == 2 && spec->w13->cols == spec->hidden &&
            spec->w13->part[0].rows == spec->inter && spec->w2->cols == spec->inter &&
@@ -130,6 +142,7 @@ Status cpu_ffn(Backend *b, void *y, const void *x, const int32_t *row_of, const 
     FfnJob job = {.b = b,
                   .y = y,
                   .x = x,
+                  .x_up = x_up,
                   .row_of = row_of,
                   .first = first,
                   .spec = spec,

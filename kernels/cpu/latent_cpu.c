@@ -4,10 +4,11 @@
 
 #include <string.h>
 
-size_t cpu_latent_page_bytes(const Backend *b, int width)
+size_t cpu_latent_page_bytes(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype)
 {
     (void)b;
-    return (size_t)KV_PAGE * (size_t)whole_panels(width) * sizeof(float);
+    (void)dtype;
+    return (size_t)KV_PAGE * (size_t)whole_panels(latent_dim + rope_dim) * sizeof(float);
 }
 
 typedef struct WriteJob {
@@ -41,8 +42,9 @@ static void write_task(void *ctx, int task, int thread)
 }
 
 Status cpu_latent_write(Backend *b, void *pool, const void *rows, int64_t stride,
-                        const AttnSeq *seqs, int n_seqs, int width, Err *e)
+                        const AttnSeq *seqs, int n_seqs, const LatentSpec *spec, Err *e)
 {
+    int width = spec->latent_dim + spec->rope_dim;
     if (width < 1)
         return err_set(e, ST_INPUT, "latent attention: rows of %d values", width);
     WriteJob job = {.b = b,
@@ -50,7 +52,8 @@ Status cpu_latent_write(Backend *b, void *pool, const void *rows, int64_t stride
                     .rows = rows,
                     .stride = stride,
                     .width = width,
-                    .page_bytes = cpu_latent_page_bytes(b, width)};
+                    .page_bytes =
+                        cpu_latent_page_bytes(b, spec->latent_dim, spec->rope_dim, spec->kv.dtype)};
     for (int from = 0; from < n_seqs; from += job.n_seqs) {
         job.seqs = seqs + from;
         job.n_seqs = n_seqs - from < MAX_GROUPS ? n_seqs - from : MAX_GROUPS;
@@ -131,18 +134,19 @@ Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *po
 {
     TRY(check(spec, w, e));
     int width = spec->latent_dim + spec->rope_dim;
-    LatentJob job = {.b = b,
-                     .out = out,
-                     .q = q,
-                     .pool = pool,
-                     .seqs = seqs,
-                     .n_seqs = n_seqs,
-                     .spec = spec,
-                     .w = w,
-                     .q_stride = (int64_t)spec->n_heads * latent_query_dim(spec),
-                     .out_stride = (int64_t)spec->n_heads * spec->v_dim,
-                     .page_stride = whole_panels(width),
-                     .page_bytes = cpu_latent_page_bytes(b, width)};
+    LatentJob job = {
+        .b = b,
+        .out = out,
+        .q = q,
+        .pool = pool,
+        .seqs = seqs,
+        .n_seqs = n_seqs,
+        .spec = spec,
+        .w = w,
+        .q_stride = (int64_t)spec->n_heads * latent_query_dim(spec),
+        .out_stride = (int64_t)spec->n_heads * spec->v_dim,
+        .page_stride = whole_panels(width),
+        .page_bytes = cpu_latent_page_bytes(b, spec->latent_dim, spec->rope_dim, spec->kv.dtype)};
     for (int i = 0; i < n_seqs; i++)
         job.n_rows += seqs[i].n_rows;
     if (job.n_rows == 0)

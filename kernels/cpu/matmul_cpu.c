@@ -6,8 +6,8 @@ typedef struct MatmulJob {
     float *y;
     const float *x, *bias;
     const Weight *w;
-    int n, row_blocks, block_panels;
-    int part_first[MAX_PARTS + 1]; /* the first panel block of each part */
+    int n, row_blocks, block_panels, only; /* only: a part, or ALL_PARTS */
+    int part_first[MAX_PARTS + 1];         /* the first panel block of each part */
 } MatmulJob;
 
 int cpu_block_panels(const Backend *b, int64_t n_panels, int64_t n_row_blocks, int most)
@@ -27,7 +27,8 @@ static void matmul_task(void *ctx, int task, int thread)
     Scratch *scratch = &job->b->scratch[thread];
     /* Neighbouring tasks share panels, which are the larger side, rather than rows. */
     int block = task / job->row_blocks, row_block = task % job->row_blocks;
-    int part = cpu_find_group(job->part_first, w->n_parts, block);
+    int part =
+        job->only == ALL_PARTS ? cpu_find_group(job->part_first, w->n_parts, block) : job->only;
     const CpuPart *p = &w->part[part];
     int64_t first = (int64_t)(block - job->part_first[part]) * job->block_panels;
     int n_panels =
@@ -47,21 +48,25 @@ static void matmul_task(void *ctx, int task, int thread)
                         job->bias ? job->bias + column : NULL, m, n_columns);
 }
 
-Status cpu_matmul(Backend *b, void *y, const void *x, const Weight *w, const float *bias, int n,
-                  Err *e)
+Status cpu_matmul(Backend *b, void *y, const void *x, const Weight *w, int part, const float *bias,
+                  int n, Err *e)
 {
     (void)e;
-    MatmulJob job = {.b = b, .y = y, .x = x, .bias = bias, .w = w, .n = n};
-    int64_t n_panels = 0;
+    MatmulJob job = {.b = b, .y = y, .x = x, .bias = bias, .w = w, .n = n, .only = part};
+    int64_t n_panels = 0, rows = 0;
     for (int i = 0; i < w->n_parts; i++)
-        n_panels += w->part[i].n_panels;
+        if (part == ALL_PARTS || part == i) {
+            n_panels += w->part[i].n_panels;
+            rows += w->part[i].rows;
+        }
     job.row_blocks = (n + b->kernels->block_rows - 1) / b->kernels->block_rows;
     job.block_panels = cpu_block_panels(b, n_panels, job.row_blocks, MAX_BLOCK_PANELS);
-    for (int i = 0; i < w->n_parts; i++)
+    for (int i = 0; i < w->n_parts; i++) {
+        int64_t panels = part == ALL_PARTS || part == i ? w->part[i].n_panels : 0;
         job.part_first[i + 1] =
-            job.part_first[i] +
-            (int)((w->part[i].n_panels + job.block_panels - 1) / job.block_panels);
-    cpu_run(b, job.part_first[w->n_parts] * job.row_blocks, (int64_t)n * w->cols * w->rows,
+            job.part_first[i] + (int)((panels + job.block_panels - 1) / job.block_panels);
+    }
+    cpu_run(b, job.part_first[w->n_parts] * job.row_blocks, (int64_t)n * w->cols * rows,
             matmul_task, &job);
     return ST_OK;
 }

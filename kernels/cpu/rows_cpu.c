@@ -41,10 +41,13 @@ static void embed_row(const RowsJob *job, int row)
 {
     const Weight *w = job->table;
     const QuantFormat *f = quant_format(w->part[0].format);
-    size_t row_bytes = (size_t)quant_row_bytes(f, w->cols);
+    size_t row_bytes = (size_t)quant_row_bytes(f, w->cols, w->part[0].group, w->part[0].scale);
     const uint8_t *data = w->data + (size_t)job->index[row] * row_bytes;
     QuantTensor t = quant_plain(w->part[0].format, data, 1, w->cols);
-    t.scales = data + w->cols / f->block * f->block_bytes;
+    t.scales = data + w->cols / f->unit * f->unit_bytes;
+    t.scale_type = w->part[0].scale;
+    t.group = w->part[0].group;
+    t.scale_col_bytes = scale_bytes(t.scale_type);
     float *y = job->y + row * w->cols;
     f->decode(&t, 0, 0, w->cols, y);
     if (job->scale != 1.0f)

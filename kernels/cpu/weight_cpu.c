@@ -25,12 +25,13 @@ static Status check_shape(const char *name, int n_mats, const WeightPart *parts,
             return err_set(e, ST_INPUT, "%s: part %d has an unknown format", name, i);
         const QuantFormat *f = quant_format(parts[i].format);
         /* All parts of all matrices, filled up to panels, must stay countable. */
-        if (quant_row_bytes(f, cols) > PTRDIFF_MAX / 4 / n_mats / (parts[i].rows + 2 * PANEL))
+        if (quant_row_bytes(f, cols, parts[i].group, parts[i].scale) >
+            PTRDIFF_MAX / 4 / n_mats / (parts[i].rows + 2 * PANEL))
             return err_set(e, ST_MEMORY, "%s: %d x [%lld, %lld] is more than any memory holds",
                            name, n_mats, (long long)parts[i].rows, (long long)cols);
-        if (cols % f->block)
+        if (parts[i].format == FORMAT_MXFP4 && (parts[i].group != MX_BLOCK || cols % MX_BLOCK))
             return err_set(e, ST_INPUT, "%s: %lld inputs are not whole %s blocks of %d", name,
-                           (long long)cols, f->name, f->block);
+                           (long long)cols, f->name, MX_BLOCK);
     }
     return ST_OK;
 }
@@ -49,8 +50,11 @@ Status cpu_weight_create(Backend *b, const char *name, WeightUse use, int n_mats
     w->cols = cols;
     for (int i = 0; i < n_parts; i++) {
         CpuPart *p = &w->part[i];
-        size_t row_bytes = (size_t)quant_row_bytes(quant_format(parts[i].format), cols);
+        size_t row_bytes = (size_t)quant_row_bytes(quant_format(parts[i].format), cols,
+                                                   parts[i].group, parts[i].scale);
         p->format = parts[i].format;
+        p->group = parts[i].group;
+        p->scale = parts[i].scale;
         p->rows = parts[i].rows;
         p->first_row = w->rows;
         p->n_panels = (parts[i].rows + PANEL - 1) / PANEL;
@@ -114,7 +118,7 @@ static int rows_of_panel(const PackJob *job, int64_t panel)
 static void pack_plain(const PackJob *job, int64_t panel, uint8_t *dst)
 {
     const QuantTensor *t = job->t;
-    size_t size = (size_t)t->format->block_bytes;
+    size_t size = (size_t)t->format->unit_bytes;
     int rows = rows_of_panel(job, panel);
     const uint8_t *src = t->data + panel * PANEL * t->row_bytes;
     if (rows < PANEL)
@@ -126,10 +130,10 @@ static void pack_plain(const PackJob *job, int64_t panel, uint8_t *dst)
             uint8_t *to = dst + (size_t)r * size;
             if (size == 2)
                 for (int64_t k = k0; k < end; k++)
-                    memcpy(to + k * PANEL * 2, from + k * t->col_bytes, 2);
+                    memcpy(to + k * PANEL * 2, from + k * t->unit_stride, 2);
             else
                 for (int64_t k = k0; k < end; k++)
-                    memcpy(to + k * PANEL * 4, from + k * t->col_bytes, 4);
+                    memcpy(to + k * PANEL * 4, from + k * t->unit_stride, 4);
         }
     }
 }
@@ -180,17 +184,18 @@ static void copy_row(void *ctx, int task, int thread)
     (void)thread;
     const PackJob *job = ctx;
     const QuantTensor *t = job->t;
-    size_t size = (size_t)t->format->block_bytes, n_blocks = (size_t)(t->cols / t->format->block);
-    uint8_t *dst = job->dst + (size_t)task * (size_t)quant_row_bytes(t->format, t->cols);
+    size_t size = (size_t)t->format->unit_bytes, n_units = (size_t)(t->cols / t->format->unit);
+    uint8_t *dst = job->dst + (size_t)task * (size_t)quant_row_bytes(t->format, t->cols, t->group,
+                                                                     t->scale_type);
     const uint8_t *src = t->data + task * t->row_bytes;
-    if (t->format->block > 1 || t->col_bytes == t->format->block_bytes)
-        memcpy(dst, src, n_blocks * size);
+    if (t->unit_stride == t->format->unit_bytes)
+        memcpy(dst, src, n_units * size);
     else
-        for (size_t k = 0; k < n_blocks; k++)
-            memcpy(dst + k * size, src + (int64_t)k * t->col_bytes, size);
+        for (size_t k = 0; k < n_units; k++)
+            memcpy(dst + k * size, src + (int64_t)k * t->unit_stride, size);
     if (t->scales)
-        memcpy(dst + n_blocks * size, t->scales + task * t->scale_row_bytes,
-               n_blocks * (size_t)t->format->scale_bytes);
+        memcpy(dst + n_units * size, t->scales + task * t->scale_row_bytes,
+               (size_t)(t->cols / t->group) * (size_t)scale_bytes(t->scale_type));
 }
 
 Status cpu_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e)

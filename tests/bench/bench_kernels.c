@@ -71,7 +71,7 @@ static Weight *random_weight(Bench *bench, FormatId format, int n_mats, int n_pa
                              int64_t cols)
 {
     TestTensor t = test_tensor(format, rows, cols, 1);
-    WeightPart parts[2] = {{format, rows}, {format, rows}};
+    WeightPart parts[2] = {weight_part(&t.t), weight_part(&t.t)};
     Weight *w = NULL;
     Err e;
     if (bench->ops->weight_create(bench->b, "bench", WEIGHT_MATMUL, n_mats, parts, n_parts, cols,
@@ -98,8 +98,8 @@ static void run_matmul(void *ctx, int run)
 {
     MatmulRun *r = ctx;
     Err e;
-    if (r->bench->ops->matmul(r->bench->b, r->y, r->x, r->w[run % r->n_sets], NULL, r->n, &e) !=
-        ST_OK)
+    if (r->bench->ops->matmul(r->bench->b, r->y, r->x, r->w[run % r->n_sets], ALL_PARTS, NULL, r->n,
+                              &e) != ST_OK)
         fail(e.text);
 }
 
@@ -114,7 +114,9 @@ static void bench_matmul(Bench *bench, FormatId format, int64_t rows, int64_t co
     MatmulRun r = {.bench = bench,
                    .x = test_floats(1024 * cols, 2),
                    .y = test_alloc((size_t)(1024 * rows) * sizeof(float))};
-    double bytes = (double)(rows * quant_row_bytes(quant_format(format), cols));
+    double bytes =
+        (double)(rows * quant_row_bytes(quant_format(format), cols, 32,
+                                        format == FORMAT_MXFP4 ? SCALE_E8M0 : SCALE_NONE));
     r.n_sets = rows > 1000 ? (int)fmin(MAX_SETS, 1 + 150e6 / bytes)
                            : 1; /* small ones live in cache in a model too */
     for (int i = 0; i < r.n_sets; i++)
@@ -145,8 +147,8 @@ static void run_ffn(void *ctx, int run)
     (void)run;
     FfnRun *r = ctx;
     Err e;
-    if (r->bench->ops->ffn(r->bench->b, r->y, r->x, r->row_of, r->first, r->n_experts, &r->spec,
-                           r->scratch, &e) != ST_OK)
+    if (r->bench->ops->ffn(r->bench->b, r->y, r->x, NULL, r->row_of, r->first, r->n_experts,
+                           &r->spec, r->scratch, &e) != ST_OK)
         fail(e.text);
 }
 
@@ -189,7 +191,7 @@ static void bench_ffn(Bench *bench, const char *what, FormatId format, int64_t h
         return;
     int most = tokens[n_counts - 1];
     FfnRun r = {.bench = bench,
-                .spec = {.hidden = hidden, .inter = inter, .act = {1.702f, 1.0f, 7.0f}},
+                .spec = {.hidden = hidden, .inter = inter, .act = {ACT_SWIGLU, 1.702f, 1.0f, 7.0f}},
                 .x = test_floats(most * hidden, 3),
                 .y = test_alloc((size_t)(most * TOP_K * hidden) * sizeof(float)),
                 .scratch = test_alloc(bench->ops->ffn_scratch_bytes(bench->b, most * TOP_K, inter)),
@@ -254,7 +256,7 @@ static void bench_attention(Bench *bench, int n_seqs, int context, bool decode)
     if (!wanted(bench, name))
         return;
     int n_pages = (context + KV_PAGE - 1) / KV_PAGE, rows = decode ? 1 : context;
-    size_t page_bytes = bench->ops->kv_page_bytes(bench->b, KV_HEADS, DIM);
+    size_t page_bytes = bench->ops->kv_page_bytes(bench->b, KV_HEADS, DIM, KV_F32);
     AttnRun r = {.bench = bench,
                  .spec = {HEADS, KV_HEADS, DIM, 0.125f, 0, NULL},
                  .n_seqs = n_seqs,
@@ -339,7 +341,7 @@ static void bench_latent(Bench *bench, int n_seqs, int context, bool decode)
                    .form = decode ? LATENT_ABSORBED : LATENT_EXPANDED,
                    .n_seqs = n_seqs};
     size_t pool_bytes =
-        (size_t)(n_seqs * n_pages) * ops->latent_page_bytes(bench->b, MLA_LATENT + MLA_ROPE);
+        (size_t)(n_seqs * n_pages) * ops->latent_page_bytes(bench->b, MLA_LATENT, MLA_ROPE, KV_F32);
     size_t scratch_bytes = ops->latent_scratch_bytes(bench->b, n_seqs * rows, &r.spec);
     Err e;
     if (ops->alloc(bench->b, pool_bytes, "pages", &r.pool, &e) != ST_OK ||

@@ -67,7 +67,7 @@ static Data make_data(const BackendOps *ops, Backend *b, const Case *c)
         d.qkv[i] *= 3;
     d.sinks = c->sinks ? test_floats(c->n_heads, 4) : NULL;
     d.spec.sinks = d.sinks;
-    d.pool_bytes = (size_t)d.n_pages * ops->kv_page_bytes(b, c->n_kv_heads, c->head_dim);
+    d.pool_bytes = (size_t)d.n_pages * ops->kv_page_bytes(b, c->n_kv_heads, c->head_dim, KV_F32);
     return d;
 }
 
@@ -208,14 +208,14 @@ static int test_sink_vector(const BackendOps *ops, Backend *b)
     int failed = 0;
     Err e;
     static const float keys[3] = {1, 0.5f, -0.25f}, sink = 0.75f;
-    float rows[3][9] = {{0}}, out[3][3], *pool = test_alloc(ops->kv_page_bytes(b, 1, 3));
+    float rows[3][9] = {{0}}, out[3][3], *pool = test_alloc(ops->kv_page_bytes(b, 1, 3, KV_F32));
     for (int i = 0; i < 3; i++) {
         rows[i][0] = 1;       /* q = (1, 0, 0) */
         rows[i][3] = keys[i]; /* k */
         rows[i][6 + i] = 1;   /* v */
     }
     int32_t page = 0;
-    AttnSpec spec = {1, 1, 3, 1.0f, 0, &sink};
+    AttnSpec spec = {1, 1, 3, 1.0f, 0, &sink, {0}};
     AttnSeq seq = {0, 3, 0, &page};
     failed += check_int(
         "write", ops->kv_write(b, pool, rows[0] + 3, rows[0] + 6, 9, &seq, 1, &spec, &e), ST_OK);

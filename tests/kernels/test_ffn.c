@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const ActSpec silu = {1.0f, 0.0f, INFINITY}, swigluoai = {1.702f, 1.0f, 7.0f},
-                     clamped = {1.0f, 0.0f, 10.0f};
+static const ActSpec silu = {ACT_SWIGLU, 1.0f, 0.0f, INFINITY},
+                     swigluoai = {ACT_SWIGLU, 1.702f, 1.0f, 7.0f},
+                     clamped = {ACT_SWIGLU, 1.0f, 0.0f, 10.0f};
 
 typedef struct Case {
     const char *name;
@@ -174,7 +175,8 @@ static void one_by_one(const BackendOps *ops, Backend *b, const Case *c, const B
             int32_t row = c->gathered ? k->row_of[p] : p, first[7];
             for (int j = 0; j <= c->n_experts; j++)
                 first[j] = j > i;
-            ops->ffn(b, y + p * c->hidden, k->x, &row, first, c->n_experts, spec, scratch, &e);
+            ops->ffn(b, y + p * c->hidden, k->x, NULL, &row, first, c->n_experts, spec, scratch,
+                     &e);
         }
     free(scratch);
 }
@@ -204,7 +206,7 @@ static int run_case(const BackendOps *ops, const TestBackend *backends, int n_ba
         char name[600];
         snprintf(name, sizeof name, "%s, %s", c->name, backends[i].name);
         failed += check_int(name,
-                            ops->ffn(b, y, k.x, c->gathered ? k.row_of : NULL, k.first,
+                            ops->ffn(b, y, k.x, NULL, c->gathered ? k.row_of : NULL, k.first,
                                      c->n_experts, &spec, scratch, &e),
                             ST_OK);
         for (int64_t j = 0; j < n; j++)
@@ -263,8 +265,8 @@ static int test_activations(const BackendOps *ops, Backend *b)
             spec.act = *acts[a].act;
             x[0] = points[i].g;
             x[1] = points[i].u;
-            failed +=
-                check_int("ffn", ops->ffn(b, y, x, NULL, first, 1, &spec, scratch, &e), ST_OK);
+            failed += check_int("ffn", ops->ffn(b, y, x, NULL, NULL, first, 1, &spec, scratch, &e),
+                                ST_OK);
             failed +=
                 check_near(acts[a].name, y[0], acts[a].want, 5e-7 * fmax(1, fabs(acts[a].want)));
         }

@@ -20,16 +20,21 @@ typedef struct Case {
 } Case;
 
 static const Case cases[] = {
-    {"one key", {1, 1, 1, 1, 1, 0}, FORMAT_F32, FORMAT_F32, {1}, 0},
-    {"odd sizes", {3, 20, 12, 24, 36, 0}, FORMAT_BF16, FORMAT_BF16, {66, 1, 70}, 0},
-    {"even sizes", {5, 32, 16, 32, 64, 0}, FORMAT_BF16, FORMAT_F32, {65, 64, 3}, 0},
-    {"one head", {1, 20, 12, 24, 36, 0}, FORMAT_F32, FORMAT_BF16, {129}, 0},
-    {"many heads", {17, 16, 8, 16, 32, 0}, FORMAT_F16, FORMAT_BF16, {65, 2}, 0},
-    {"more rows than a run", {2, 4, 2, 3, 8, 0}, FORMAT_F32, FORMAT_F32, {300, 3, 61}, 0},
-    {"short sequences", {3, 7, 4, 5, 10, 0}, FORMAT_BF16, FORMAT_BF16, {0}, MOST_SEQS},
-    {"more panels than a block", {1, 272, 6, 260, 40, 0}, FORMAT_BF16, FORMAT_BF16, {5}, 0},
-    {"more latents than a tile", {2, 16, 20, 17, 300, 0}, FORMAT_BF16, FORMAT_BF16, {9, 70}, 0},
-    {"no rope lanes", {2, 8, 0, 8, 16, 0}, FORMAT_F32, FORMAT_F32, {67}, 0},
+    {"one key", {1, 1, 1, 1, 1, 0, {0}}, FORMAT_F32, FORMAT_F32, {1}, 0},
+    {"odd sizes", {3, 20, 12, 24, 36, 0, {0}}, FORMAT_BF16, FORMAT_BF16, {66, 1, 70}, 0},
+    {"even sizes", {5, 32, 16, 32, 64, 0, {0}}, FORMAT_BF16, FORMAT_F32, {65, 64, 3}, 0},
+    {"one head", {1, 20, 12, 24, 36, 0, {0}}, FORMAT_F32, FORMAT_BF16, {129}, 0},
+    {"many heads", {17, 16, 8, 16, 32, 0, {0}}, FORMAT_F16, FORMAT_BF16, {65, 2}, 0},
+    {"more rows than a run", {2, 4, 2, 3, 8, 0, {0}}, FORMAT_F32, FORMAT_F32, {300, 3, 61}, 0},
+    {"short sequences", {3, 7, 4, 5, 10, 0, {0}}, FORMAT_BF16, FORMAT_BF16, {0}, MOST_SEQS},
+    {"more panels than a block", {1, 272, 6, 260, 40, 0, {0}}, FORMAT_BF16, FORMAT_BF16, {5}, 0},
+    {"more latents than a tile",
+     {2, 16, 20, 17, 300, 0, {0}},
+     FORMAT_BF16,
+     FORMAT_BF16,
+     {9, 70},
+     0},
+    {"no rope lanes", {2, 8, 0, 8, 16, 0, {0}}, FORMAT_F32, FORMAT_F32, {67}, 0},
 };
 
 /* Scores reach some 5 and round at 2^-22, as do the keys and values, which are sums of latents. */
@@ -64,7 +69,8 @@ static Data make_data(const BackendOps *ops, Backend *b, const Case *c)
         for (int p = 0; p < MOST_PAGES; p++)
             d.pages[s][p] = p * KV_PAGE < d.length[s] ? n_pages++ : -1;
     }
-    d.pool_bytes = (size_t)n_pages * ops->latent_page_bytes(b, d.width);
+    d.pool_bytes =
+        (size_t)n_pages * ops->latent_page_bytes(b, d.spec.latent_dim, d.spec.rope_dim, KV_F32);
     d.q = test_floats(d.n_rows * d.q_width, 3);
     d.latents = test_floats(d.n_rows * d.stride, 4);
     d.up = test_alloc((size_t)n_heads * 2 * sizeof *d.up);
@@ -77,8 +83,8 @@ static Data make_data(const BackendOps *ops, Backend *b, const Case *c)
         *t = d.up[2 * h];
         t->t.rows = cols;
         t->t.cols = c->spec.nope_dim;
-        t->t.row_bytes = t->t.format->block_bytes;
-        t->t.col_bytes = cols * t->t.format->block_bytes;
+        t->t.row_bytes = t->t.format->unit_bytes;
+        t->t.unit_stride = cols * t->t.format->unit_bytes;
     }
     return d;
 }
@@ -180,7 +186,7 @@ static int run_step(Bench *x, const AttnSeq *seqs, int n_seqs, LatentForm form)
     void *scratch = test_alloc(x->ops->latent_scratch_bytes(x->b, n_rows, &x->d->spec));
     failed += check_int(x->name,
                         x->ops->latent_write(x->b, x->pool, x->d->latents, x->d->stride, seqs,
-                                             n_seqs, x->d->width, &e),
+                                             n_seqs, &x->d->spec, &e),
                         ST_OK);
     failed += check_int(x->name,
                         x->ops->latent_attention(x->b, x->out, x->d->q, x->pool, seqs, n_seqs,
@@ -333,20 +339,20 @@ static int test_edges(const BackendOps *ops, Backend *b)
     enum { ROWS = 70, WIDTH = 11 };
     int failed = 0;
     Err e;
-    LatentSpec spec = {2, 5, 3, 4, 8, 0.5f};
+    LatentSpec spec = {2, 5, 3, 4, 8, 0.5f, {0}}, nothing = {0};
     float *rows = test_floats(ROWS * WIDTH, 1), out[8], q[16] = {0};
-    size_t page = ops->latent_page_bytes(b, WIDTH);
+    size_t page = ops->latent_page_bytes(b, spec.latent_dim, spec.rope_dim, KV_F32);
     char *pool = test_alloc(page), *untouched = test_alloc(page);
     memset(pool, 0xff, page);
     memset(untouched, 0xff, page);
     int32_t pages[2] = {-1, -1};
     AttnSeq seq = {0, ROWS, 0, pages}, none = {0, 0, 0, pages};
     failed +=
-        check_int("no page", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, WIDTH, &e), ST_OK);
+        check_int("no page", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, &spec, &e), ST_OK);
     failed += check_int("no page", memcmp(pool, untouched, page), 0);
     pages[1] = 0; /* positions 64 .. 69 */
     failed +=
-        check_int("write", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, WIDTH, &e), ST_OK);
+        check_int("write", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, &spec, &e), ST_OK);
     size_t stride = page / KV_PAGE;
     for (int j = 0; j < ROWS - KV_PAGE; j++)
         failed += check_int(
@@ -355,8 +361,8 @@ static int test_edges(const BackendOps *ops, Backend *b)
             0);
     size_t end = (ROWS - KV_PAGE) * stride;
     failed += check_int("the rest", memcmp(pool + end, untouched + end, page - end), 0);
-    failed +=
-        check_int("no width", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, 0, &e), ST_INPUT);
+    failed += check_int("no width", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, &nothing, &e),
+                        ST_INPUT);
 
     Weight *up = bank(ops, b, 2, 5, 4, 8), *absorb = bank(ops, b, 2, 8, 0, 5);
     Weight *other = bank(ops, b, 2, 5, 3, 8), *one = bank(ops, b, 1, 8, 0, 5);

@@ -84,7 +84,9 @@ static int run_case(const BackendOps *ops, const TestBackend *backends, int n_ba
                 continue; /* slow, and more of the same */
             float *y = test_alloc((size_t)(n * outputs) * sizeof *y);
             failed += check_int(
-                c->name, ops->matmul(backends[i].b, y, x + skip * c->cols, w, bias, n, &e), ST_OK);
+                c->name,
+                ops->matmul(backends[i].b, y, x + skip * c->cols, w, ALL_PARTS, bias, n, &e),
+                ST_OK);
             char name[600];
             snprintf(name, sizeof name, "%s, %d rows, %s", c->name, n, backends[i].name);
             failed += check_bits(name, y, want + skip * outputs, n * outputs);
@@ -113,10 +115,13 @@ static int test_refusals(const BackendOps *ops, Backend *b)
         int64_t cols;
         const char *says;
     } bad[] = {
-        {"no rows", {FORMAT_BF16, 0}, 8, "has 0 rows"},
-        {"no inputs", {FORMAT_BF16, 8}, 0, "cannot be a weight"},
-        {"half a block", {FORMAT_MXFP4, 8}, 48, "not whole mxfp4 blocks"},
-        {"too large", {FORMAT_F32, INT32_MAX}, INT32_MAX, "more than any memory holds"},
+        {"no rows", {FORMAT_BF16, 0, 1, SCALE_NONE}, 8, "has 0 rows"},
+        {"no inputs", {FORMAT_BF16, 8, 1, SCALE_NONE}, 0, "cannot be a weight"},
+        {"half a block", {FORMAT_MXFP4, 8, 32, SCALE_E8M0}, 48, "not whole mxfp4 blocks"},
+        {"too large",
+         {FORMAT_F32, INT32_MAX, 1, SCALE_NONE},
+         INT32_MAX,
+         "more than any memory holds"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         Status st =
@@ -125,7 +130,7 @@ static int test_refusals(const BackendOps *ops, Backend *b)
         failed += check_has(bad[i].name, e.text, bad[i].says);
     }
     TestTensor t = test_tensor(FORMAT_MXFP4, 20, 64, 5);
-    WeightPart part = {FORMAT_MXFP4, 20};
+    WeightPart part = {FORMAT_MXFP4, 20, 32, SCALE_E8M0};
     failed += check_int(
         "create", ops->weight_create(b, "bank", WEIGHT_MATMUL, 2, &part, 1, 64, &w, &e), ST_OK);
     if (failed)
@@ -160,14 +165,14 @@ static int test_strides(const BackendOps *ops, Backend *b)
         view.t.rows = ROWS;
         view.t.cols = COLS;
         if (which) {
-            view.t.row_bytes = turned.t.col_bytes;
-            view.t.col_bytes = turned.t.row_bytes;
+            view.t.row_bytes = turned.t.unit_stride;
+            view.t.unit_stride = turned.t.row_bytes;
         } else { /* rows 1, 3, 5, ... */
             view.t.data += view.t.row_bytes;
             view.t.row_bytes *= 2;
         }
         Weight *w = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &view);
-        failed += check_int("matmul", ops->matmul(b, y, x, w, NULL, N, &e), ST_OK);
+        failed += check_int("matmul", ops->matmul(b, y, x, w, ALL_PARTS, NULL, N, &e), ST_OK);
         for (int r = 0; r < N; r++)
             for (int o = 0; o < ROWS; o++) {
                 float acc = 0;
@@ -213,13 +218,13 @@ static int test_mxfp4_scales(const BackendOps *ops, Backend *b)
     Weight *c = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &common);
     Weight *z = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &zeros);
     for (int n = 1; n <= 9; n++) {
-        failed += check_int("f32", ops->matmul(b, want, x, f, NULL, n, &e), ST_OK);
-        failed += check_int("mxfp4", ops->matmul(b, y, x, w, NULL, n, &e), ST_OK);
+        failed += check_int("f32", ops->matmul(b, want, x, f, ALL_PARTS, NULL, n, &e), ST_OK);
+        failed += check_int("mxfp4", ops->matmul(b, y, x, w, ALL_PARTS, NULL, n, &e), ST_OK);
         failed += check_bits("all scales", y, want, n * ROWS);
-        failed += check_int("mxfp4", ops->matmul(b, y, x, c, NULL, n, &e), ST_OK);
+        failed += check_int("mxfp4", ops->matmul(b, y, x, c, ALL_PARTS, NULL, n, &e), ST_OK);
         for (int r = 0; r < n; r++)
             failed += check_bits("common scales", y + r * 251, want + r * ROWS + 2, 251);
-        failed += check_int("mxfp4", ops->matmul(b, y, x, z, NULL, n, &e), ST_OK);
+        failed += check_int("mxfp4", ops->matmul(b, y, x, z, ALL_PARTS, NULL, n, &e), ST_OK);
         for (int i = 0; i < n * ROWS; i++)
             failed += check_true("zeros", y[i] == 0);
     }

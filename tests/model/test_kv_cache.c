@@ -25,9 +25,9 @@ static int test_windows(const Arch *arch, Backend *b)
     KvSeq s = {0};
     Err e;
     bool ok;
-    size_t block = kv_block_bytes(arch, backend_find("cpu"), b);
-    failed +=
-        check_int("create", kv_create(&kv, arch, backend_find("cpu"), b, 40 * block, &e), ST_OK);
+    size_t block = kv_block_bytes(arch, KV_F32, backend_find("cpu"), b);
+    failed += check_int(
+        "create", kv_create(&kv, arch, KV_F32, backend_find("cpu"), b, 40 * block, &e), ST_OK);
     failed += check_int("blocks", kv.n_blocks, 40) + check_int("groups", kv.n_groups, 2);
     for (int pos = 0; pos < 1000; pos += 50) {
         failed += check_int("extend", kv_seq_extend(&kv, &s, pos, 50, &ok, &e), ST_OK) +
@@ -58,9 +58,10 @@ static int test_short(const Arch *arch, Backend *b)
     KvSeq one = {0}, two = {0};
     Err e;
     bool ok;
-    size_t block = kv_block_bytes(arch, backend_find("cpu"), b);
+    size_t block = kv_block_bytes(arch, KV_F32, backend_find("cpu"), b);
     failed += check_int(
-        "create", kv_create(&kv, arch, backend_find("cpu"), b, 5 * block + block / 2, &e), ST_OK);
+        "create", kv_create(&kv, arch, KV_F32, backend_find("cpu"), b, 5 * block + block / 2, &e),
+        ST_OK);
     failed += check_int("whole blocks", kv.n_blocks, 5);
     failed += check_int("two pages each", kv_seq_extend(&kv, &one, 0, 65, &ok, &e), ST_OK) +
               check_true("fits", ok);

@@ -101,7 +101,12 @@ static int test_mxfp4(void)
                      .cols = COLS,
                      .data = data[0],
                      .row_bytes = COLS / 2,
+                     .unit_stride = 1,
                      .scales = scales[0],
+                     .scale_type = SCALE_E8M0,
+                     .group = 32,
+                     .scale_rows = 1,
+                     .scale_col_bytes = 1,
                      .scale_row_bytes = COLS / 32};
     float out[COLS];
     for (int r = 0; r < ROWS; r++) {
@@ -121,7 +126,7 @@ static int test_mxfp4(void)
     t.rows = 2;
     f->decode(&t, 1, 3, 1, out);
     failed += check_near("mxfp4 every other row", out[0], 1.5 * 0x1p-2, 0);
-    failed += check_int("mxfp4 row bytes", quant_row_bytes(f, 2880), 90 * 17);
+    failed += check_int("mxfp4 row bytes", quant_row_bytes(f, 2880, 32, SCALE_E8M0), 90 * 17);
     return failed;
 }
 
@@ -147,7 +152,8 @@ static int test_plain(void)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         QuantTensor t = quant_plain(cases[c].id, cases[c].data, ROWS, COLS);
         failed += check_str("name", t.format->name, cases[c].name);
-        failed += check_int("row bytes", quant_row_bytes(t.format, COLS), cases[c].row_bytes);
+        failed += check_int("row bytes", quant_row_bytes(t.format, COLS, 1, SCALE_NONE),
+                            cases[c].row_bytes);
         t.format->decode(&t, 2, 1, 4, out);
         for (int i = 0; i < 4; i++) {
             double want = cases[c].id == FORMAT_F16 ? 1 + (11 + i) / 1024.0 : 11 + i - 7;
@@ -156,8 +162,8 @@ static int test_plain(void)
         QuantTensor turned = t; /* [COLS, ROWS]: the same bytes read as y = x * W */
         turned.rows = COLS;
         turned.cols = ROWS;
-        turned.row_bytes = t.col_bytes;
-        turned.col_bytes = t.row_bytes;
+        turned.row_bytes = t.unit_stride;
+        turned.unit_stride = t.row_bytes;
         turned.format->decode(&turned, 4, 0, ROWS, out);
         for (int i = 0; i < ROWS; i++) {
             double want =

@@ -70,7 +70,7 @@ float *test_floats(int64_t n, uint64_t seed)
 TestTensor test_tensor(FormatId format, int64_t rows, int64_t cols, uint64_t seed)
 {
     const QuantFormat *f = quant_format(format);
-    int64_t blocks = cols / f->block, n = rows * blocks * f->block_bytes;
+    int64_t units = cols / f->unit, n = rows * units * f->unit_bytes, blocks = cols / 32;
     TestTensor t = {.data = test_alloc((size_t)n)};
     if (format == FORMAT_MXFP4) {
         for (int64_t i = 0; i < n; i++)
@@ -90,9 +90,14 @@ TestTensor test_tensor(FormatId format, int64_t rows, int64_t cols, uint64_t see
         }
     }
     t.t = quant_plain(format, t.data, rows, cols);
-    t.t.row_bytes = blocks * f->block_bytes;
-    t.t.scales = t.scales;
-    t.t.scale_row_bytes = t.scales ? blocks : 0;
+    t.t.row_bytes = units * f->unit_bytes;
+    if (t.scales) {
+        t.t.scales = t.scales;
+        t.t.scale_type = SCALE_E8M0;
+        t.t.group = 32;
+        t.t.scale_row_bytes = blocks;
+        t.t.scale_col_bytes = 1;
+    }
     t.value = test_alloc((size_t)(rows * cols) * sizeof *t.value);
     for (int64_t r = 0; r < rows; r++)
         f->decode(&t.t, r, 0, cols, t.value + r * cols);
@@ -111,7 +116,7 @@ Weight *test_weight(const BackendOps *ops, Backend *b, WeightUse use, int n_mats
 {
     WeightPart parts[MAX_PARTS];
     for (int i = 0; i < n_parts; i++)
-        parts[i] = (WeightPart){t[i].t.format->id, t[i].t.rows};
+        parts[i] = weight_part(&t[i].t);
     Weight *w = NULL;
     Err e;
     if (ops->weight_create(b, "test", use, n_mats, parts, n_parts, t[0].t.cols, &w, &e) != ST_OK)
