@@ -2,6 +2,7 @@
  *
  * Kernels of all backends are held to these functions. A product of a code and a power of two is
  * exact; where a scale has a fraction, the product is rounded once to float32. */
+#include "quant/ggml_grids.h"
 #include "quant/tensor.h"
 
 #include <string.h>
@@ -131,6 +132,58 @@ static void decode_q8_0(const QuantTensor *t, int64_t row, int64_t col, int64_t 
     }
 }
 
+/* Both IQ2 formats: eight values share a codebook entry and a byte of signs, 16 or 32 a scale
+ * db = d * (0.5 + nibble) / 4. The product is exact (22 bits), in whatever order. */
+static void iq2_eight(uint16_t d, unsigned nibble, uint16_t code, unsigned signs, int first, int n,
+                      float *out)
+{
+    float db = f16_to_float(d) * (0.5f + (float)nibble) * 0.25f;
+    uint64_t levels = iq2_levels(code);
+    unsigned minus = iq2_signs(signs);
+    for (int j = first; j < first + n; j++) {
+        float v = db * (float)(levels >> 8 * j & 255U);
+        out[j - first] = minus >> j & 1U ? -v : v;
+    }
+}
+
+/* Values of the group of eight that column col lies in, from col on and at most n: how many. */
+static int of_eight(int64_t col, int64_t n)
+{
+    int64_t left = 8 - col % 8;
+    return (int)(n < left ? n : left);
+}
+
+/* Blocks of 256: binary16 d; 32 x 16 bits, an entry (9 bits) and signs (7); 16 scale nibbles. */
+static void decode_iq2_xs(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n;) {
+        const uint8_t *block = unit_at(t, row, col + i);
+        unsigned eight = (unsigned)((col + i) % 256 / 8);
+        unsigned code = load_u16(block + 2 + 2 * eight);
+        unsigned nibble = block[66 + eight / 4] >> (eight % 4 / 2 * 4) & 15U;
+        int m = of_eight(col + i, n - i);
+        iq2_eight(load_u16(block), nibble, iq2_xs_codes[code & 511U], code >> 9,
+                  (int)((col + i) % 8), m, out + i);
+        i += m;
+    }
+}
+
+/* Blocks of 256: binary16 d; for each 32 values, four entries of 8 bits, then 32 bits: four times
+ * signs (7), and the scale nibble. */
+static void decode_iq2_xxs(const QuantTensor *t, int64_t row, int64_t col, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n;) {
+        const uint8_t *block = unit_at(t, row, col + i);
+        unsigned eight = (unsigned)((col + i) % 256 / 8);
+        const uint8_t *record = block + 2 + eight / 4 * 8;
+        uint32_t rest = load_u16(record + 4) | (uint32_t)load_u16(record + 6) << 16;
+        int m = of_eight(col + i, n - i);
+        iq2_eight(load_u16(block), rest >> 28, iq2_xxs_codes[record[eight % 4]],
+                  rest >> 7 * (eight % 4) & 127U, (int)((col + i) % 8), m, out + i);
+        i += m;
+    }
+}
+
 static const QuantFormat formats[N_FORMATS] = {
     [FORMAT_F32] = {FORMAT_F32, "f32", 1, 4, decode_f32},
     [FORMAT_BF16] = {FORMAT_BF16, "bf16", 1, 2, decode_bf16},
@@ -141,8 +194,8 @@ static const QuantFormat formats[N_FORMATS] = {
     [FORMAT_MXFP4] = {FORMAT_MXFP4, "mxfp4", 2, 1, decode_e2m1},
     [FORMAT_INT4] = {FORMAT_INT4, "int4", 2, 1, decode_int4},
     [FORMAT_Q8_0] = {FORMAT_Q8_0, "q8_0", 32, 34, decode_q8_0},
-    [FORMAT_IQ2_XS] = {FORMAT_IQ2_XS, "iq2_xs", 256, 74, NULL},
-    [FORMAT_IQ2_XXS] = {FORMAT_IQ2_XXS, "iq2_xxs", 256, 66, NULL},
+    [FORMAT_IQ2_XS] = {FORMAT_IQ2_XS, "iq2_xs", 256, 74, decode_iq2_xs},
+    [FORMAT_IQ2_XXS] = {FORMAT_IQ2_XXS, "iq2_xxs", 256, 66, decode_iq2_xxs},
 };
 
 const QuantFormat *quant_format(FormatId id)
