@@ -203,6 +203,12 @@ Status cpu_combine(Backend *b, void *y, const void *rows, const int32_t *slot, c
 Status cpu_gate_rows(Backend *b, void *y, const void *gate, int n, int width, Err *e);
 Status cpu_clamp(Backend *b, void *x, int n_rows, int64_t stride, int width, float limit, Err *e);
 Status cpu_add(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e);
+Status cpu_round_rows(Backend *b, void *y, int64_t y_stride, const void *x, int64_t x_stride, int n,
+                      int width, const RowFormat *format, Err *e);
+Status cpu_encode_rows(Backend *b, void *coded, const void *x, int n, int width,
+                       const RowFormat *format, Err *e);
+Status cpu_decode_rows(Backend *b, void *x, const void *coded, int n, int width,
+                       const RowFormat *format, Err *e);
 Status cpu_gather(Backend *b, void *y, const void *x, const int32_t *row, int n, int width, Err *e);
 
 /* The group g with first[g] <= task < first[g+1], among n groups. */

@@ -17,6 +17,11 @@ typedef struct RowsJob {
     NormKind kind;
     const Weight *table;
     const RopeSpec *rope;
+    const RowFormat *format;
+    int64_t x_stride;
+    uint8_t *coded; /* rows of coded_bytes */
+    const uint8_t *coded_in;
+    int64_t coded_bytes;
 } RowsJob;
 
 static void rows_task(void *ctx, int task, int thread)
@@ -200,4 +205,77 @@ Status cpu_add(Backend *b, void *h, const void *y, float scale, int64_t n, Err *
                    .width = n,
                    .scale = scale};
     return run_rows(&job, ADD_RUN);
+}
+
+static Status check_format(const RowFormat *format, int width, Err *e)
+{
+    if (width % row_format_multiple(format->scheme) != 0)
+        return err_set(e, ST_INPUT, "rows of %d values in %s: not a multiple of %d", width,
+                       row_scheme_name(format->scheme), row_format_multiple(format->scheme));
+    return ST_OK;
+}
+
+static void round_one(const RowsJob *job, int row)
+{
+    row_round(job->format, job->x + row * job->x_stride, job->width, job->y + row * job->stride);
+}
+
+Status cpu_round_rows(Backend *b, void *y, int64_t y_stride, const void *x, int64_t x_stride, int n,
+                      int width, const RowFormat *format, Err *e)
+{
+    TRY(check_format(format, width, e));
+    if (format->scheme == ROWS_AS_THEY_ARE && x == y && x_stride == y_stride)
+        return ST_OK;
+    RowsJob job = {.b = b,
+                   .n = n,
+                   .row = round_one,
+                   .y = y,
+                   .x = x,
+                   .width = width,
+                   .stride = y_stride,
+                   .x_stride = x_stride,
+                   .format = format};
+    return run_rows(&job, width);
+}
+
+static void encode_one(const RowsJob *job, int row)
+{
+    row_encode(job->format, job->x + row * job->width, job->width,
+               job->coded + row * job->coded_bytes);
+}
+
+Status cpu_encode_rows(Backend *b, void *coded, const void *x, int n, int width,
+                       const RowFormat *format, Err *e)
+{
+    TRY(check_format(format, width, e));
+    RowsJob job = {.b = b,
+                   .n = n,
+                   .row = encode_one,
+                   .x = x,
+                   .width = width,
+                   .format = format,
+                   .coded = coded,
+                   .coded_bytes = row_encoded_bytes(format->scheme, width)};
+    return run_rows(&job, width);
+}
+
+static void decode_one(const RowsJob *job, int row)
+{
+    row_decode(job->format, job->coded_in + row * job->coded_bytes, job->width,
+               job->y + row * job->width);
+}
+
+Status cpu_decode_rows(Backend *b, void *x, const void *coded, int n, int width,
+                       const RowFormat *format, Err *e)
+{
+    TRY(check_format(format, width, e));
+    RowsJob job = {.b = b,
+                   .n = n,
+                   .row = decode_one,
+                   .y = x,
+                   .width = width,
+                   .format = format,
+                   .coded_in = coded,
+                   .coded_bytes = row_encoded_bytes(format->scheme, width)};
+    return run_rows(&job, width);
 }

@@ -134,6 +134,42 @@ static void bench_matmul(Bench *bench, FormatId format, int64_t rows, int64_t co
     free(r.y);
 }
 
+typedef struct RoundRun {
+    Bench *bench;
+    RowFormat format;
+    float *x, *y;
+} RoundRun;
+
+enum { ROUND_ROWS = 256, ROUND_WIDTH = 4096 };
+
+static void run_round(void *ctx, int run)
+{
+    (void)run;
+    RoundRun *r = ctx;
+    Err e;
+    if (r->bench->ops->round_rows(r->bench->b, r->y, ROUND_WIDTH, r->x, ROUND_WIDTH, ROUND_ROWS,
+                                  ROUND_WIDTH, &r->format, &e) != ST_OK)
+        fail(e.text);
+}
+
+/* Beside a matrix product of as many rows of that width. */
+static void bench_rounding(Bench *bench)
+{
+    if (!wanted(bench, "round_rows"))
+        return;
+    int64_t n = (int64_t)ROUND_ROWS * ROUND_WIDTH;
+    RoundRun r = {bench, {0}, test_floats(n, 2), test_alloc((size_t)n * sizeof(float))};
+    for (RowScheme scheme = ROWS_FP8_STATIC; scheme < N_ROW_SCHEMES; scheme++) {
+        char name[100];
+        r.format = (RowFormat){scheme, 0.002f, false};
+        snprintf(name, sizeof name, "round_rows %s, %d x %d", row_scheme_name(scheme), ROUND_ROWS,
+                 ROUND_WIDTH);
+        report(bench, name, best_time(bench, run_round, &r), (double)n * 8, 0);
+    }
+    free(r.x);
+    free(r.y);
+}
+
 typedef struct FfnRun {
     Bench *bench;
     FfnSpec spec;
@@ -383,6 +419,7 @@ static void run_all(Bench *bench)
     bench_matmul(bench, FORMAT_F32, 2880, 4096);
     bench_matmul(bench, FORMAT_BF16, 256, 512);
     bench_matmul(bench, FORMAT_F32, 256, 512);
+    bench_rounding(bench);
     static const int few[] = {1, 16, 64, 256, 1024}, story[] = {256, 2048};
     bench_ffn(bench, "gpt_oss", FORMAT_MXFP4, 2880, 2880, 32, few, 5);
     bench_ffn(bench, "gpt_oss", FORMAT_BF16, 2880, 2880, 32, few, 5);

@@ -318,6 +318,73 @@ static int test_memory(Backend *b)
     return failed;
 }
 
+/* Each row must become what the reference makes of it alone; gaps stay as they were. */
+static int test_formats(const TestBackend *t, int n_backends)
+{
+    static const struct {
+        int n, width, x_gap, y_gap;
+        RowFormat format;
+    } cases[] = {{3, 7, 2, 0, {ROWS_AS_THEY_ARE, 0, false}},
+                 {5, 45, 0, 3, {ROWS_FP8_STATIC, 0.01f, false}},
+                 {700, 65, 1, 1, {ROWS_FP8_TOKEN, 0, false}},
+                 {4, 300, 0, 0, {ROWS_FP8_GROUP, 0, true}},
+                 {9, 8001, 0, 1, {ROWS_FP8_GROUP, 0, false}},
+                 {33, 48, 0, 0, {ROWS_NVFP4_STATIC, 0.002f, false}},
+                 {130, 512, 16, 0, {ROWS_NVFP4_TOKEN, 0, false}},
+                 {1, 96, 0, 5, {ROWS_MXFP8, 0, false}},
+                 {0, 32, 0, 0, {ROWS_MXFP8, 0, false}}};
+    int failed = 0;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const RowFormat *f = &cases[c].format;
+        int n = cases[c].n, width = cases[c].width;
+        int64_t x_stride = width + cases[c].x_gap, y_stride = width + cases[c].y_gap;
+        int64_t bytes = row_encoded_bytes(f->scheme, width);
+        float *x = test_floats(n * x_stride, c + 1), *want = test_floats(n * y_stride, c + 2);
+        float *dense = test_alloc((size_t)(n * width) * sizeof *dense);
+        uint8_t *coded = test_alloc((size_t)(n * bytes)),
+                *want_coded = test_alloc((size_t)(n * bytes));
+        for (int r = 0; r < n; r++) {
+            memcpy(dense + r * width, x + r * x_stride, (size_t)width * sizeof *x);
+            row_round(f, x + r * x_stride, width, want + r * y_stride);
+            row_encode(f, x + r * x_stride, width, want_coded + r * bytes);
+        }
+        for (int i = 0; i < n_backends; i++) {
+            const char *name = row_scheme_name(f->scheme);
+            float *y = test_floats(n * y_stride, c + 2);
+            failed += check_int(
+                name, ops->round_rows(t[i].b, y, y_stride, x, x_stride, n, width, f, &e), ST_OK);
+            failed += check_bits(name, y, want, n * y_stride);
+            failed +=
+                check_int(name, ops->encode_rows(t[i].b, coded, dense, n, width, f, &e), ST_OK);
+            failed += check_int(name, memcmp(coded, want_coded, (size_t)(n * bytes)), 0);
+            float *back = test_alloc((size_t)(n * width) * sizeof *back);
+            failed +=
+                check_int(name, ops->decode_rows(t[i].b, back, coded, n, width, f, &e), ST_OK);
+            for (int r = 0; r < n; r++)
+                failed += check_bits(name, back + r * width, want + r * y_stride, width);
+            memcpy(back, dense, (size_t)(n * width) * sizeof *back); /* in place */
+            ops->round_rows(t[i].b, back, width, back, width, n, width, f, &e);
+            for (int r = 0; r < n; r++)
+                failed += check_bits(name, back + r * width, want + r * y_stride, width);
+            free(y);
+            free(back);
+        }
+        free(x);
+        free(want);
+        free(dense);
+        free(coded);
+        free(want_coded);
+    }
+    float x[40] = {0};
+    RowFormat nvfp4 = {ROWS_NVFP4_TOKEN, 0, false}, mxfp8 = {ROWS_MXFP8, 0, false};
+    failed +=
+        check_int("odd width", ops->round_rows(t[0].b, x, 40, x, 40, 1, 40, &nvfp4, &e), ST_INPUT);
+    failed += check_has("odd width", e.text, "nvfp4 per token: not a multiple of 16");
+    failed += check_int("odd width", ops->encode_rows(t[0].b, x, x, 1, 40, &mxfp8, &e), ST_INPUT);
+    failed += check_int("odd width", ops->decode_rows(t[0].b, x, x, 1, 40, &mxfp8, &e), ST_INPUT);
+    return failed;
+}
+
 int main(void)
 {
     ops = backend_find("cpu");
@@ -325,7 +392,7 @@ int main(void)
     int n = test_backends(ops, backends);
     int failed = test_norm(backends, n) + test_rope(backends, n) + test_embed(backends, n) +
                  test_sums(backends, n) + test_gate_and_clamp(backends, n) +
-                 test_memory(backends[0].b);
+                 test_formats(backends, n) + test_memory(backends[0].b);
     test_backends_free(ops, backends, n);
     return test_result(failed);
 }
