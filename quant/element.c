@@ -104,12 +104,13 @@ float e2m1_to_float(unsigned nibble)
 
 unsigned float_to_e2m1(float v)
 {
-    uint32_t bits = bits_of_float(v), sign = bits >> 28 & 8U, magnitude = bits & 0x7fffffffU;
-    if (magnitude > 0x40a00000U) /* 5, which ties to 4 */
-        return sign | 7U;
-    if (magnitude < 0x3f800000U)
-        return sign | subnormal_code(float_of_bits(magnitude), 0.5f);
-    return sign | normal_code(magnitude, 22, 126);
+    uint32_t bits = bits_of_float(v);
+    float a = float_of_bits(bits & 0x7fffffffU);
+    /* Counts the middles that a is beyond; one that ties to the upper code counts at once. Written
+     * so that NaN is beyond them all, and without branches, which weights would not let predict. */
+    unsigned code = (unsigned)(!(a <= 0.25f) + !(a < 0.75f) + !(a <= 1.25f) + !(a < 1.75f) +
+                               !(a <= 2.5f) + !(a < 3.5f) + !(a <= 5.0f));
+    return (bits >> 28 & 8U) | code;
 }
 
 float e8m0_to_float(uint8_t b)
@@ -119,4 +120,14 @@ float e8m0_to_float(uint8_t b)
     if (b == 255)
         return float_of_bits(0x7fc00000U);
     return float_of_bits((uint32_t)b << 23);
+}
+
+uint8_t float_to_e8m0(float v)
+{
+    uint32_t bits = bits_of_float(v) & 0x7fffffffU, exponent = bits >> 23;
+    if (exponent == 255)
+        return 255;
+    /* Subnormal numbers: 2^-127 itself, fraction one half, is 0; above it 1 is taken. */
+    uint32_t up = exponent ? 0x400000U : 0x400001U;
+    return (uint8_t)(exponent + ((bits & 0x7fffffU) >= up));
 }
