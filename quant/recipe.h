@@ -19,7 +19,9 @@ typedef enum ScaleGrid { /* of FORMAT_FP8 and FORMAT_INT4; other formats' scales
 } ScaleGrid;
 
 /* How a linear layer P (or an expert's projection) is stored: tensors P.NAME. NULL names: there is
- * no such tensor. */
+ * no such tensor. Of experts in one tensor: P_NAME, where P is "model.layers.0.mlp.experts.down_proj",
+ * and an empty weight name is P itself. An input_scale beside a scheme without one (old W4A16 and
+ * MXFP8 exports, W05) means nothing. */
 typedef struct QuantScheme {
     FormatId format;
     const char
@@ -32,11 +34,15 @@ typedef struct QuantScheme {
     bool rows_power_of_two;
     const char *weight;      /* "weight", "weight_packed" */
     const char *scale;       /* "weight_scale", "weight_scale_inv", "scale" */
+    const char *scale_alias; /* what other writers of the same files call it; NULL: nothing */
     const char *global;      /* "weight_scale_2", "weight_global_scale" */
     const char *input;       /* "input_scale", "input_global_scale"; of a static row scheme */
+    const char *input_alias;
     const char *shape;       /* "weight_shape": [2] rows, cols of a padded pack */
     bool global_divides;     /* global and input are divisors */
     bool scale_may_be_float; /* canonical MXFP4: a float scale tensor is cast by PyTorch's rule */
+    bool transposed; /* experts in one tensor: [experts, inputs, outputs], codes packed along inputs
+                      */
 } QuantScheme;
 
 typedef enum KvAlgo { KV_ALGO_NONE, KV_ALGO_FP8, KV_ALGO_NVFP4 } KvAlgo;
