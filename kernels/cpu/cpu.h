@@ -16,9 +16,10 @@ enum {
     MAX_BLOCK_PANELS = 16,
     MAX_MICRO_PANELS = 2,
     MX_BLOCK = 32,
-    MX_BLOCK_BYTES = MX_BLOCK * PANEL / 2 + PANEL,
     MX_LEAST = 2, /* scale bytes with which every value is a normal number */
     MX_MOST = 252,
+    IQ2_BLOCK = 256,
+    PANEL_ALIGN = 64,
     ATTN_ROWS = 48, /* query rows x heads that share one pass over keys and values */
     MAX_HEAD_DIM = 1024,
     HEAD_STRIDE = MAX_HEAD_DIM + 16,
@@ -27,10 +28,22 @@ enum {
     MAX_TOP_K = 32
 };
 
+/* PANEL outputs of a matrix. Plain formats: [cols][PANEL] values. Formats with scales: for each
+ * group of columns PANEL scales as they are stored, then its codes; a group of codes is filled up
+ * to whole units, so that each begins where its number says.
+ *   FP8, MXFP8, Q8_0   units of 4 inputs: [PANEL][4] bytes; Q8_0's d is the scale
+ *   NVFP4, MXFP4, INT4 units of 8 inputs, 64 bytes, in the order of nibble_place
+ *   IQ2                blocks of 256, [PANEL] of each member of ggml's block after the other */
 typedef struct Panel {
     const uint8_t *data;
     FormatId format;
-    bool steep; /* MXFP4 with a scale outside MX_LEAST .. MX_MOST */
+    ScaleType scale; /* as it lies in the panel: Q8_0 has SCALE_F16 */
+    bool steep;      /* a scale is so large or small that only the slower way decodes exactly */
+    bool divides;    /* QuantTensor.global_divides */
+    float global;
+    int64_t group;
+    size_t group_bytes, bytes; /* of a whole group, of the panel */
+    const uint32_t *levels;    /* IQ2: Backend.levels_xs or levels_xxs */
 } Panel;
 
 /* One thread's memory, taken once. */
@@ -82,8 +95,6 @@ typedef struct LatentTile {
 typedef struct CpuKernels {
     IsaLevel isa;
     int block_rows; /* of one task, a multiple of the microkernel's rows; at most MAX_BLOCK_ROWS */
-    /* Code block of MX_BLOCK inputs x PANEL outputs, codes[k][lane], into the level's order. */
-    void (*pack_mxfp4)(uint8_t *dst, const uint8_t *codes);
     /* c[i, 16 p + lane] = chain over k of rows[i][k] * panel p; m <= block_rows, n <=
      * MAX_BLOCK_PANELS. */
     void (*gemm)(float *c, int64_t c_stride, const float *const *rows, int m, const Panel *panels,
@@ -95,6 +106,9 @@ typedef struct CpuKernels {
     void (*store_gated)(float *y, int64_t y_stride, const float *c, int64_t c_stride, int64_t up,
                         const float *gate_bias, const float *up_bias, int m, int64_t n,
                         const ActSpec *act);
+    /* y[i, j] = max(c[i, j] + bias[j], 0)^2, j < n */
+    void (*store_relu2)(float *y, int64_t y_stride, const float *c, int64_t c_stride,
+                        const float *bias, int m, int64_t n);
     void (*norm_row)(float *y, const float *x, const float *weight, int width, float eps,
                      NormKind kind);
     void (*rope_row)(float *x, int n_heads, int head_dim, const float *table, const RopeSpec *rope);
@@ -118,18 +132,27 @@ struct Backend {
     const CpuKernels *kernels;
     Scratch *scratch; /* [n_threads] */
     int *task_first;  /* [MAX_GROUPS + 1] of the op that is running */
+    /* The IQ2 codebooks, an entry's eight levels (0, 1, 2) in nibbles in the order of level_place;
+     * bit 3 of each is left for its sign. */
+    uint32_t levels_xs[512], levels_xxs[256];
 };
 
 typedef struct CpuPart {
     FormatId format;
-    int64_t group; /* as WeightPart says */
-    ScaleType scale;
-    bool steep;              /* Panel.steep, for any of its panels so far */
+    int64_t group;           /* as WeightPart says, at most cols */
+    ScaleType scale;         /* Panel.scale; lookup: WeightPart.scale */
     int64_t rows, first_row; /* its outputs, and where they stand among the matrix's outputs */
     int64_t n_panels;
-    size_t panel_bytes,
-        offset; /* offset: of its first panel within a matrix; lookup: of its first row */
+    size_t group_bytes, panel_bytes; /* lookup: panel_bytes is a row's */
+    size_t offset;                   /* of its PartNote within a matrix; panels or rows follow */
+    const uint32_t *levels;
 } CpuPart;
+
+/* What all panels or rows of one part of one matrix share; PANEL_ALIGN bytes in front of them. */
+typedef struct PartNote {
+    float global;
+    uint8_t divides, steep;
+} PartNote;
 
 struct Weight {
     char name[128];
@@ -153,6 +176,38 @@ void cpu_weight_destroy(Backend *b, Weight *w);
 size_t cpu_weight_bytes(const Weight *w);
 /* Panels first .. first+n-1 of a part. */
 void cpu_weight_panels(const Weight *w, int mat, int part, int64_t first, int n, Panel *out);
+/* Row of a lookup bank's only matrix as a tensor of one row. */
+QuantTensor cpu_weight_row(const Weight *w, int64_t row);
+
+/* pack_cpu.c */
+/* The geometry of a part's panels over cols inputs: scale, group_bytes, panel_bytes. */
+void cpu_panel_shape(CpuPart *p, int64_t cols, ScaleType stored);
+/* Fills dst with t's panels. ST_INPUT for codes and scales that mean no number, saying in which
+ * row; where is put in front of that. */
+Status cpu_pack(Backend *b, const CpuPart *p, const QuantTensor *t, uint8_t *dst, bool lookup,
+                const char *where, Err *e);
+
+/* Where input k of a unit's 8 and an output lie among a unit's 64 bytes, and how far the nibble is
+ * shifted there: whatever order the level decodes fastest. */
+static inline int nibble_place(IsaLevel isa, int lane, int k, int *shift)
+{
+    if (isa == ISA_SCALAR) {
+        *shift = 4 * (k % 2);
+        return k / 2 * PANEL + lane;
+    }
+    if (isa == ISA_AVX2) {
+        *shift = 4 * (k % 4 / 2);
+        return k / 4 * 32 + lane % 8 / 4 * 16 + lane / 8 * 8 + lane % 4 * 2 + k % 2;
+    }
+    *shift = 4 * (k % 2);
+    return 4 * lane + k / 2;
+}
+
+/* The shift of input k of eight in an entry of levels_xs. */
+static inline int level_place(IsaLevel isa, int k)
+{
+    return isa == ISA_AVX2 ? k / 4 * 16 + k % 2 * 8 + k % 4 / 2 * 4 : 4 * k;
+}
 
 /* matmul_cpu.c */
 Status cpu_matmul(Backend *b, void *y, const void *x, const Weight *w, int part, const float *bias,

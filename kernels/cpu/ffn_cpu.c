@@ -1,5 +1,5 @@
 /* kernels/cpu/ffn_cpu.c - grouped experts: two passes over the pairs of all experts, one for gate,
- * up and the activation, one for down. A task is (expert, block of panels, block of its rows). */
+ * up and the activation (or up alone and its square), one for down. A task is (expert, block of panels, block of its rows). */
 #include "kernels/cpu/cpu.h"
 
 #include <assert.h>
@@ -85,6 +85,26 @@ static void gate_up_task(void *ctx, int task, int thread)
                          columns_of(&s, spec->inter), &spec->act);
 }
 
+/* The first pass of an FFN without gates. */
+static void up_task(void *ctx, int task, int thread)
+{
+    const FfnJob *job = ctx;
+    const FfnSpec *spec = job->spec;
+    const CpuKernels *kernels = job->b->kernels;
+    Scratch *scratch = &job->b->scratch[thread];
+    Share s = share_of(job, task);
+    const float *rows[MAX_BLOCK_ROWS];
+    rows_of(job, &s, job->x_up ? job->x_up : job->x, rows);
+    Panel panels[MAX_BLOCK_PANELS];
+    cpu_weight_panels(spec->w13, s.expert, 0, s.first_panel, s.n_panels, panels);
+    int64_t stride = s.n_panels * PANEL, column = s.first_panel * PANEL;
+    kernels->gemm(scratch->c, stride, rows, s.m, panels, s.n_panels, spec->hidden, scratch);
+    kernels->store_relu2(job->inner + s.pair * spec->inter + column, spec->inter, scratch->c,
+                         stride,
+                         spec->b13 ? spec->b13 + (int64_t)s.expert * spec->inter + column : NULL,
+                         s.m, columns_of(&s, spec->inter));
+}
+
 static void down_task(void *ctx, int task, int thread)
 {
     const FfnJob *job = ctx;
@@ -133,7 +153,8 @@ size_t cpu_ffn_scratch_bytes(const Backend *b, int n_pairs, int64_t inter)
 Status cpu_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
                const int32_t *first, int n_experts, const FfnSpec *spec, void *scratch, Err *e)
 {
-    assert(spec->w13->n_parts == 2 && spec->w13->cols == spec->hidden &&
+    bool gated = spec->act.kind != ACT_RELU2;
+    assert(spec->w13->n_parts == (gated ? 2 : 1) && spec->w13->cols == spec->hidden &&
            spec->w13->part[0].rows == spec->inter && spec->w2->cols == spec->inter &&
            n_experts <= spec->w13->n_mats && n_experts <= spec->w2->n_mats);
     if (n_experts > MAX_GROUPS)
@@ -149,6 +170,7 @@ Status cpu_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32
                   .inner = scratch,
                   .n_experts = n_experts};
     int64_t values = (int64_t)(first[n_experts] - first[0]) * spec->hidden * spec->inter;
-    TRY(run_pass(&job, spec->w13->part[0].n_panels, MAX_BLOCK_PANELS / 2, values, gate_up_task, e));
+    TRY(run_pass(&job, spec->w13->part[0].n_panels, gated ? MAX_BLOCK_PANELS / 2 : MAX_BLOCK_PANELS,
+                 values, gated ? gate_up_task : up_task, e));
     return run_pass(&job, spec->w2->part[0].n_panels, MAX_BLOCK_PANELS, values, down_task, e);
 }

@@ -45,16 +45,9 @@ static Status run_rows(RowsJob *job, int64_t values_per_row)
 static void embed_row(const RowsJob *job, int row)
 {
     const Weight *w = job->table;
-    const QuantFormat *f = quant_format(w->part[0].format);
-    size_t row_bytes = (size_t)quant_row_bytes(f, w->cols, w->part[0].group, w->part[0].scale);
-    const uint8_t *data = w->data + (size_t)job->index[row] * row_bytes;
-    QuantTensor t = quant_plain(w->part[0].format, data, 1, w->cols);
-    t.scales = data + w->cols / f->unit * f->unit_bytes;
-    t.scale_type = w->part[0].scale;
-    t.group = w->part[0].group;
-    t.scale_col_bytes = scale_bytes(t.scale_type);
+    QuantTensor t = cpu_weight_row(w, job->index[row]);
     float *y = job->y + row * w->cols;
-    f->decode(&t, 0, 0, w->cols, y);
+    t.format->decode(&t, 0, 0, w->cols, y);
     if (job->scale != 1.0f)
         for (int64_t i = 0; i < w->cols; i++)
             y[i] *= job->scale;

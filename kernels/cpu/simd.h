@@ -69,6 +69,10 @@ INLINE V v_power(V t)
     memcpy(&t, &bits, sizeof t);
     return t;
 }
+INLINE V v_where_less(V a, V b, V yes, V no)
+{
+    return a < b ? yes : no;
+}
 INLINE V v_keep(V v, int first, int lo, int hi)
 {
     return lo <= first && first < hi ? v : -INFINITY;
@@ -121,6 +125,11 @@ INLINE V v_power(V t)
 {
     __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000)));
+}
+/* yes where a < b, else (and where one is NaN) no. */
+INLINE V v_where_less(V a, V b, V yes, V no)
+{
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
 /* Lane i stays when lo <= first + i < hi; the others become -infinity. */
 INLINE V v_keep(V v, int first, int lo, int hi)
@@ -176,6 +185,10 @@ INLINE V v_power(V t)
 {
     __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
     return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f800000)));
+}
+INLINE V v_where_less(V a, V b, V yes, V no)
+{
+    return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes);
 }
 INLINE V v_keep(V v, int first, int lo, int hi)
 {
@@ -261,109 +274,19 @@ INLINE V v_exp(V v)
     return v_mul(p, v_power(t));
 }
 
-/* MXFP4 panels keep a block of 32 inputs x 16 outputs as 256 bytes of codes and 16 scales. The
- * codes lie in units of MX_UNIT inputs, in whatever order this level decodes fastest (mx_place says
- * where), and are decoded MX_STEP inputs at a time. Packing has turned code 8 into code 0: adding x
- * * -0 or x * +0 to a sum that began as +0 is the same. MxScale holds a block's 16 scales. */
-#if CPU_ISA == 0
-
-enum { MX_UNIT = 2, MX_STEP = 2 };
-typedef struct MxScale {
-    V s[NV];
-} MxScale;
-INLINE int mx_place(int lane, int k, int *shift)
+/* tanh v within 3 ulp: below 0.625 an odd polynomial that is within 2^-26.8 of it, above it
+ * 1 - 2 / (e^2v + 1), where little cancels. NaN stays NaN. */
+INLINE V v_tanh(V v)
 {
-    *shift = 4 * k;
-    return lane;
-}
-INLINE MxScale mx_scale(const uint8_t *scales)
-{
-    MxScale m;
-    for (int v = 0; v < NV; v++)
-        m.s[v] = e8m0_to_float(scales[v]);
-    return m;
-}
-INLINE void mx_decode(const uint8_t *unit, int step, MxScale m, V w[MX_STEP][NV])
-{
-    (void)step;
-    for (int v = 0; v < NV; v++) {
-        w[0][v] = e2m1_to_float(unit[v] & 15U) * m.s[v];
-        w[1][v] = e2m1_to_float(unit[v] >> 4) * m.s[v];
-    }
+    V z = v_mul(v, v), p = v_set1(-0x1.75e1cap-8f);
+    p = v_fma(p, z, v_set1(0x1.52269ap-6f));
+    p = v_fma(p, z, v_set1(-0x1.b83c5ap-5f));
+    p = v_fma(p, z, v_set1(0x1.110726p-3f));
+    p = v_fma(p, z, v_set1(-0x1.555532p-2f));
+    p = v_fma(v_mul(p, z), v, v);
+    V e = v_exp(v_add(v, v));
+    V q = v_sub(v_set1(1.0f), v_div(v_set1(2.0f), v_add(e, v_set1(1.0f))));
+    return v_where_less(z, v_set1(0x1.9p-2f), p, q);
 }
 
-#elif CPU_ISA == 1
-
-/* 32 bytes: low nibbles are inputs 0 and 1, high nibbles 2 and 3. Two byte shuffles give the two
- * bytes of a bf16 that is the code's value times 2^125; unpacking them leaves inputs k and k + 1 of
- * one output in one 32-bit lane. The scale is then a subtraction from the exponent, which leaves 0
- * alone because it saturates; so it holds for scale bytes MX_LEAST .. MX_MOST, where no value
- * leaves the normal numbers. */
-enum { MX_UNIT = 4, MX_STEP = 2 };
-typedef struct MxScale {
-    __m256i down[2]; /* what to subtract, in both halves of each 32-bit lane */
-} MxScale;
-INLINE int mx_place(int lane, int k, int *shift)
-{
-    *shift = 4 * (k / 2);
-    return lane % 8 / 4 * 16 + lane / 8 * 8 + lane % 4 * 2 + k % 2;
-}
-INLINE MxScale mx_scale(const uint8_t *scales)
-{
-    MxScale m;
-    UNROLLED (v, NV) {
-        __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(scales + v * VL)));
-        b = _mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(MX_MOST), b), 7);
-        m.down[v] = _mm256_or_si256(b, _mm256_slli_epi32(b, 16));
-    }
-    return m;
-}
-INLINE void mx_decode(const uint8_t *unit, int step, MxScale m, V w[MX_STEP][NV])
-{
-    /* bf16 0x7e00 is 2^125; 0.5, 1, 1.5 ... 6 times that is 0x7d80, 0x7e00, 0x7e40 ... 0x7f40. */
-    const __m256i high = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 0x7d, 0x7e, 0x7e, 0x7e, 0x7e, 0x7f, 0x7f, 0, (char)0xfd, (char)0xfe,
-                      (char)0xfe, (char)0xfe, (char)0xfe, (char)0xff, (char)0xff));
-    const __m256i low = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, (char)0x80, 0, 0x40, (char)0x80, (char)0xc0, 0, 0x40, 0, (char)0x80, 0,
-                      0x40, (char)0x80, (char)0xc0, 0, 0x40));
-    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
-    __m256i codes = _mm256_loadu_si256((const __m256i *)unit);
-    codes = _mm256_and_si256(step ? _mm256_srli_epi16(codes, 4) : codes, _mm256_set1_epi8(15));
-    __m256i h = _mm256_shuffle_epi8(high, codes), l = _mm256_shuffle_epi8(low, codes);
-    __m256i a = _mm256_subs_epu16(_mm256_unpacklo_epi8(l, h), m.down[0]);
-    __m256i b = _mm256_subs_epu16(_mm256_unpackhi_epi8(l, h), m.down[1]);
-    w[0][0] = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
-    w[0][1] = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
-    w[1][0] = _mm256_castsi256_ps(_mm256_and_si256(a, upper));
-    w[1][1] = _mm256_castsi256_ps(_mm256_and_si256(b, upper));
-}
-
-#else
-
-/* 64 bytes: the 32-bit lane of an output holds its eight inputs, lowest nibble first; a permute
- * looks up the low four bits of each lane. */
-enum { MX_UNIT = 8, MX_STEP = 1 };
-typedef struct MxScale {
-    V s;
-} MxScale;
-INLINE int mx_place(int lane, int k, int *shift)
-{
-    *shift = 4 * (k % 2);
-    return 4 * lane + k / 2;
-}
-INLINE MxScale mx_scale(const uint8_t *scales)
-{
-    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)scales));
-    return (MxScale){_mm512_castsi512_ps(_mm512_slli_epi32(b, 23))};
-}
-INLINE void mx_decode(const uint8_t *unit, int step, MxScale m, V w[MX_STEP][NV])
-{
-    const __m512 value = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
-                                        -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-    __m512i codes = (__m512i)((__v16su)_mm512_loadu_si512(unit) >> (4 * step));
-    w[0][0] = _mm512_mul_ps(_mm512_permutexvar_ps(codes, value), m.s);
-}
-
-#endif
 #endif

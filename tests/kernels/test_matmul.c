@@ -16,23 +16,49 @@ typedef struct Case {
     FormatId format[MAX_PARTS];
     int64_t rows[MAX_PARTS];
     bool bias;
+    TestScales scales;
 } Case;
 
 static const Case cases[] = {
-    {"one value", 1, 1, {FORMAT_F32}, {1}, false},
-    {"less than a lane", 3, 1, {FORMAT_BF16}, {5}, true},
-    {"a panel and a bit", 37, 1, {FORMAT_F16}, {17}, true},
-    {"q k v", 65, 3, {FORMAT_BF16, FORMAT_BF16, FORMAT_F32}, {48, 16, 19}, true},
-    {"past a tile", 301, 1, {FORMAT_BF16}, {70}, false},
-    {"mxfp4 block", 32, 1, {FORMAT_MXFP4}, {16}, false},
-    {"mxfp4 odd rows", 96, 2, {FORMAT_MXFP4, FORMAT_MXFP4}, {33, 7}, true},
-    {"mxfp4 past a tile", 288, 1, {FORMAT_MXFP4}, {130}, false},
+    {"one value", 1, 1, {FORMAT_F32}, {1}, false, {0}},
+    {"less than a lane", 3, 1, {FORMAT_BF16}, {5}, true, {0}},
+    {"a panel and a bit", 37, 1, {FORMAT_F16}, {17}, true, {0}},
+    {"q k v", 65, 3, {FORMAT_BF16, FORMAT_BF16, FORMAT_F32}, {48, 16, 19}, true, {0}},
+    {"past a tile", 301, 1, {FORMAT_BF16}, {70}, false, {0}},
+    {"mxfp4 block", 32, 1, {FORMAT_MXFP4}, {16}, false, {0}},
+    {"mxfp4 odd rows", 96, 2, {FORMAT_MXFP4, FORMAT_MXFP4}, {33, 7}, true, {0}},
+    {"mxfp4 past a tile", 288, 1, {FORMAT_MXFP4}, {130}, false, {0}},
     {"all formats",
      64,
      4,
      {FORMAT_MXFP4, FORMAT_F16, FORMAT_F32, FORMAT_BF16},
      {31, 1, 20, 64},
-     true},
+     true,
+     {0}},
+    {"fp8 tensor", 300, 1, {FORMAT_FP8}, {37}, true, {SCALE_F32, 300, 37}},
+    {"fp8 channel", 64, 2, {FORMAT_FP8, FORMAT_FP8}, {33, 5}, true, {SCALE_BF16, 64, 1}},
+    {"fp8 block", 299, 1, {FORMAT_FP8}, {150}, false, {SCALE_F32, 128, 128}},
+    {"fp8 block of powers of two", 256, 1, {FORMAT_FP8}, {40}, false, {SCALE_E8M0, 128, 32}},
+    {"fp8 odd groups", 263, 1, {FORMAT_FP8}, {19}, false, {SCALE_F16, 11, 3}},
+    {"fp8 groups of one", 9, 1, {FORMAT_FP8}, {16}, false, {SCALE_F32, 1, 1}},
+    {"nvfp4", 272, 2, {FORMAT_NVFP4, FORMAT_NVFP4}, {70, 18}, true, {0}},
+    {"nvfp4 groups of 32", 544, 1, {FORMAT_NVFP4}, {33}, false, {SCALE_E4M3, 32, 1}},
+    {"nvfp4 last group shorter", 41, 1, {FORMAT_NVFP4}, {17}, false, {0}},
+    {"mxfp8", 288, 1, {FORMAT_MXFP8}, {67}, true, {0}},
+    {"mxfp8 coarse rows", 64, 1, {FORMAT_MXFP8}, {40}, false, {SCALE_E8M0, 32, 7}},
+    {"int4", 320, 1, {FORMAT_INT4}, {65}, true, {0}},
+    {"int4 last group shorter", 301, 1, {FORMAT_INT4}, {17}, false, {SCALE_F16, 128, 1}},
+    {"int4 whole rows", 290, 1, {FORMAT_INT4}, {21}, false, {SCALE_F32, 290, 1}},
+    {"q8_0", 320, 2, {FORMAT_Q8_0, FORMAT_Q8_0}, {65, 3}, true, {0}},
+    {"iq2_xs", 512, 1, {FORMAT_IQ2_XS}, {37}, false, {0}},
+    {"iq2_xxs", 512, 1, {FORMAT_IQ2_XXS}, {37}, true, {0}},
+    {"ggml side by side",
+     256,
+     4,
+     {FORMAT_IQ2_XXS, FORMAT_NVFP4, FORMAT_Q8_0, FORMAT_IQ2_XS},
+     {31, 1, 20, 64},
+     true,
+     {0}},
 };
 static const int row_counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 29, 100, 113, 227};
 enum { MOST_ROWS = 227, N_COUNTS = sizeof row_counts / sizeof *row_counts };
@@ -66,7 +92,7 @@ static int run_case(const BackendOps *ops, const TestBackend *backends, int n_ba
     TestTensor parts[MAX_PARTS];
     int64_t outputs = 0;
     for (int p = 0; p < c->n_parts; p++) {
-        parts[p] = test_tensor(c->format[p], c->rows[p], c->cols, (uint64_t)(p + 1));
+        parts[p] = test_scaled(c->format[p], c->scales, c->rows[p], c->cols, (uint64_t)(p + 1));
         outputs += c->rows[p];
     }
     float *x = test_floats(MOST_ROWS * c->cols, 77),
@@ -118,6 +144,10 @@ static int test_refusals(const BackendOps *ops, Backend *b)
         {"no rows", {FORMAT_BF16, 0, 1, SCALE_NONE}, 8, "has 0 rows"},
         {"no inputs", {FORMAT_BF16, 8, 1, SCALE_NONE}, 0, "cannot be a weight"},
         {"half a block", {FORMAT_MXFP4, 8, 32, SCALE_E8M0}, 48, "not whole mxfp4 blocks"},
+        {"another group", {FORMAT_MXFP4, 8, 16, SCALE_E8M0}, 64, "not whole mxfp4 blocks"},
+        {"part of a block", {FORMAT_IQ2_XS, 8, 1, SCALE_NONE}, 320, "not whole iq2_xs blocks"},
+        {"a scale of bf16", {FORMAT_BF16, 8, 1, SCALE_F32}, 8, "scales that bf16 has not"},
+        {"float scales", {FORMAT_NVFP4, 8, 16, SCALE_F32}, 32, "scales that nvfp4 has not"},
         {"too large",
          {FORMAT_F32, INT32_MAX, 1, SCALE_NONE},
          INT32_MAX,
@@ -135,7 +165,7 @@ static int test_refusals(const BackendOps *ops, Backend *b)
         "create", ops->weight_create(b, "bank", WEIGHT_MATMUL, 2, &part, 1, 64, &w, &e), ST_OK);
     if (failed)
         return failed;
-    failed += check_int("bytes", (int64_t)ops->weight_bytes(w), 2 * 2 * 2 * 272);
+    failed += check_int("bytes", (int64_t)ops->weight_bytes(w), 2 * (64 + 2 * 2 * 272));
     failed += check_int("no such matrix", ops->weight_set(b, w, 2, 0, &t.t, &e), ST_INPUT);
     failed += check_int("no such part", ops->weight_set(b, w, 0, 1, &t.t, &e), ST_INPUT);
     t.t.rows = 19;

@@ -67,18 +67,69 @@ float *test_floats(int64_t n, uint64_t seed)
     return v;
 }
 
-TestTensor test_tensor(FormatId format, int64_t rows, int64_t cols, uint64_t seed)
+static void random_codes(FormatId format, uint8_t *data, int64_t n, uint64_t *seed)
+{
+    int block = quant_format(format)->unit > 2 ? quant_format(format)->unit_bytes : 0;
+    for (int64_t i = 0; i < n; i++) {
+        data[i] = (uint8_t)test_random(seed);
+        if ((format == FORMAT_FP8 || format == FORMAT_MXFP8) && (data[i] & 0x7fU) == 0x7fU)
+            data[i] ^= 0x40U;
+    }
+    for (int64_t i = 0; block && i < n; i += block) { /* d: 2^-10 .. 2^-7 */
+        uint16_t d = (uint16_t)(0x1400U + (test_random(seed) & 0x0bffU));
+        memcpy(data + i, &d, sizeof d);
+    }
+}
+
+static void random_scale(ScaleType type, FormatId format, uint8_t *p, uint64_t *seed)
+{
+    /* Codes reach 448, 6 or 8. */
+    float top = format == FORMAT_FP8 || format == FORMAT_MXFP8 ? 0x1p-8f : 0x1p-2f;
+    float v = top * (0.25f + (float)(test_random(seed) & 0xffffffU) * 0x0.cp-24f);
+    uint16_t half = type == SCALE_BF16 ? float_to_bf16(v) : float_to_f16(v);
+    switch (type) {
+    case SCALE_F32:
+        memcpy(p, &v, sizeof v);
+        break;
+    case SCALE_BF16:
+    case SCALE_F16:
+        memcpy(p, &half, sizeof half);
+        break;
+    case SCALE_E4M3: /* 0 .. 448 */
+        *p = (uint8_t)(test_random(seed) % 0x7fU);
+        break;
+    default: /* 2^-9 .. 2^-2, or less for wide codes */
+        *p = (uint8_t)((top < 0.1f ? 110U : 118U) + test_random(seed) % 8U);
+    }
+}
+
+static TestScales usual_scales(FormatId format, TestScales s)
+{
+    static const TestScales usual[N_FORMATS] = {[FORMAT_FP8] = {SCALE_F32, 128, 128},
+                                                [FORMAT_NVFP4] = {SCALE_E4M3, 16, 1},
+                                                [FORMAT_MXFP8] = {SCALE_E8M0, 32, 1},
+                                                [FORMAT_MXFP4] = {SCALE_E8M0, 32, 1},
+                                                [FORMAT_INT4] = {SCALE_BF16, 32, 1}};
+    TestScales u = usual[format];
+    return (TestScales){s.type ? s.type : u.type, s.group ? s.group : u.group,
+                        s.rows ? s.rows : u.rows};
+}
+
+void test_tensor_decode(TestTensor *t)
+{
+    quant_decode(&t->t, t->value);
+}
+
+TestTensor test_scaled(FormatId format, TestScales scales, int64_t rows, int64_t cols,
+                       uint64_t seed)
 {
     const QuantFormat *f = quant_format(format);
-    int64_t units = cols / f->unit, n = rows * units * f->unit_bytes, blocks = cols / 32;
+    int64_t units = (cols + f->unit - 1) / f->unit, n = rows * units * f->unit_bytes;
     TestTensor t = {.data = test_alloc((size_t)n)};
-    if (format == FORMAT_MXFP4) {
-        for (int64_t i = 0; i < n; i++)
-            ((uint8_t *)t.data)[i] = (uint8_t)test_random(&seed);
-        t.scales = test_alloc((size_t)(rows * blocks));
-        for (int64_t i = 0; i < rows * blocks; i++)
-            ((uint8_t *)t.scales)[i] = (uint8_t)(118 + test_random(&seed) % 8);
-    } else {
+    scales = usual_scales(format, scales);
+    if (f->unit > 1 || scales.type != SCALE_NONE)
+        random_codes(format, t.data, n, &seed);
+    else
         for (int64_t i = 0; i < rows * cols; i++) {
             float v = (float)(int32_t)test_random(&seed) * 0x1p-31f;
             if (format == FORMAT_F32)
@@ -88,20 +139,31 @@ TestTensor test_tensor(FormatId format, int64_t rows, int64_t cols, uint64_t see
             else /* sign, an exponent of 2^-8 .. 2^-1, any fraction */
                 ((uint16_t *)t.data)[i] = (uint16_t)((test_random(&seed) & 0x9fffU) | 0x2000U);
         }
-    }
     t.t = quant_plain(format, t.data, rows, cols);
     t.t.row_bytes = units * f->unit_bytes;
-    if (t.scales) {
+    if (scales.type != SCALE_NONE) {
+        int bytes = scale_bytes(scales.type);
+        int64_t groups = (cols + scales.group - 1) / scales.group;
+        int64_t n_scales = groups * ((rows + scales.rows - 1) / scales.rows);
+        t.scales = test_alloc((size_t)(n_scales * bytes));
+        for (int64_t i = 0; i < n_scales; i++)
+            random_scale(scales.type, format, (uint8_t *)t.scales + i * bytes, &seed);
         t.t.scales = t.scales;
-        t.t.scale_type = SCALE_E8M0;
-        t.t.group = 32;
-        t.t.scale_row_bytes = blocks;
-        t.t.scale_col_bytes = 1;
+        t.t.scale_type = scales.type;
+        t.t.group = scales.group;
+        t.t.scale_rows = scales.rows;
+        t.t.scale_row_bytes = groups * bytes;
+        t.t.scale_col_bytes = bytes;
+        t.t.global = 0.0123f / 16; /* block scales are 16 on average */
     }
     t.value = test_alloc((size_t)(rows * cols) * sizeof *t.value);
-    for (int64_t r = 0; r < rows; r++)
-        f->decode(&t.t, r, 0, cols, t.value + r * cols);
+    test_tensor_decode(&t);
     return t;
+}
+
+TestTensor test_tensor(FormatId format, int64_t rows, int64_t cols, uint64_t seed)
+{
+    return test_scaled(format, (TestScales){SCALE_NONE, 0, 0}, rows, cols, seed);
 }
 
 void test_tensor_free(TestTensor *t)

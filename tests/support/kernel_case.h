@@ -29,8 +29,18 @@ typedef struct TestTensor {
     float *value; /* [rows, cols], what t decodes to */
     void *data, *scales;
 } TestTensor;
-/* MXFP4 scales run from 2^-9 to 2^-2; cols must be whole blocks. */
+typedef struct TestScales {
+    ScaleType type; /* SCALE_NONE: the format's usual one */
+    int64_t group;  /* 0: the usual one */
+    int64_t rows;   /* that share a scale; 0: 128 for FP8, else 1 */
+} TestScales;
+/* Random codes that are numbers, with scales that keep values about [-1, 1): FP8 in blocks of 128,
+ * NVFP4 in groups of 16, INT4 in groups of 32 with bf16 scales. cols must be whole blocks. */
 TestTensor test_tensor(FormatId format, int64_t rows, int64_t cols, uint64_t seed);
+TestTensor test_scaled(FormatId format, TestScales scales, int64_t rows, int64_t cols,
+                       uint64_t seed);
+/* t.value again, after a change of codes or scales. */
+void test_tensor_decode(TestTensor *t);
 void test_tensor_free(TestTensor *t);
 
 /* A bank whose matrix m, part p is t[m * n_parts + p]. Failure ends the test. */
