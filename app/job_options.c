@@ -36,6 +36,14 @@ size_t job_options_engine(JobOptions *o, Option *out)
          "prompt tokens per rank and step (512)"},
         {"--kv-memory", NULL, OPTION_SIZE, &g->kv_bytes, NULL, 0, 0, "SIZE",
          "KV cache per rank: 512M, 8G (default: fits)"},
+        {"--activations", NULL, OPTION_TEXT, &o->activations, NULL, 0, 0, "MODE",
+         "none, stored (as the checkpoint declares), native"},
+        {"--activation-override", NULL, OPTION_TEXT, &o->activation_override, NULL, 0, 0, "KIND",
+         "nvfp4_per_token: rows of W4A4 experts get own scales"},
+        {"--missing-input-scale", NULL, OPTION_TEXT, &o->missing_input_scale, NULL, 0, 0, "KIND",
+         "layer-max: experts without one take their layer's"},
+        {"--kv-dtype", NULL, OPTION_TEXT, &o->kv_dtype, NULL, 0, 0, "TYPE",
+         "fp32, bf16, fp8, nvfp4 (default: fp32 on the CPU)"},
         {"--backend", NULL, OPTION_TEXT, &g->backend, NULL, 0, 0, "NAME", "auto, cpu"},
         {"--isa", NULL, OPTION_TEXT, &g->isa, NULL, 0, 0, "LEVEL", "auto, scalar, avx2, avx512"},
         {"--accept-config-key", NULL, OPTION_LIST, &o->accept_keys, NULL, 0, 0, "KEY",
@@ -54,6 +62,8 @@ Status job_options_finish(JobOptions *o, Err *e)
     EngineConfig *g = &o->job.engine;
     if (!g->model_dir)
         return err_set(e, ST_USAGE, "-m DIR is missing");
+    TRY(precision_parse(o->activations, o->activation_override, o->missing_input_scale, o->kv_dtype,
+                        &g->precision, e));
     g->accept_keys = o->accept_keys.at;
     g->n_accept_keys = o->accept_keys.n;
     if (strcmp(o->generation_config, "auto") == 0)

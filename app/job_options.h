@@ -9,6 +9,7 @@ typedef struct JobOptions {
     JobConfig job;
     OptionList accept_keys;
     const char *generation_config, *progress;
+    const char *activations, *activation_override, *missing_input_scale, *kv_dtype;
 } JobOptions;
 
 enum { MAX_OPTIONS = 48 };

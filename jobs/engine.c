@@ -47,6 +47,22 @@ Status engine_use_isa(Engine *g, const char *isa, Err *e)
     return dist_agree(g->comm, st, e);
 }
 
+/* What of the precision this architecture cannot have. */
+static Status check_precision(const Engine *g, Err *e)
+{
+    if (g->config.precision.kv != KV_NVFP4)
+        return ST_OK;
+    if (g->arch.attn == ATTN_LATENT)
+        return err_set(e, ST_INPUT, "--kv-dtype nvfp4: not for latent attention (%s); fp8 is",
+                       g->arch.model_type);
+    if (g->arch.head_dim % 16)
+        return err_set(e, ST_INPUT,
+                       "--kv-dtype nvfp4: needs heads of 16 lanes or a multiple, %s "
+                       "has %d",
+                       g->arch.model_type, g->arch.head_dim);
+    return ST_OK;
+}
+
 static Status open_local(Engine *g, Err *e)
 {
     const EngineConfig *c = &g->config;
@@ -54,6 +70,8 @@ static Status open_local(Engine *g, Err *e)
         return err_set(e, ST_USAGE, "--backend %s: is not in this build", c->backend);
     g->ops = backend_find(strcmp(c->backend, "auto") == 0 ? "cpu" : c->backend);
     TRY(arch_load(c->model_dir, c->accept_keys, c->n_accept_keys, &g->arch, &g->generation, e));
+    precision_resolve(&g->config.precision, g->ops);
+    TRY(check_precision(g, e));
     TRY(tokenizer_load(c->model_dir, &g->tokenizer, e));
     if (g->tokenizer)
         TRY(tokenizer_cache_create(g->tokenizer, &g->tokenizer_cache, e));
@@ -97,7 +115,7 @@ static size_t free_memory(void)
 /* What max_batch full contexts need, within half of this node's free memory shared by its ranks. */
 static size_t default_kv_bytes(const Engine *g)
 {
-    size_t block = kv_block_bytes(&g->arch, KV_F32, g->ops, g->backend);
+    size_t block = kv_block_bytes(&g->arch, g->config.precision.kv, g->ops, g->backend);
     size_t pages = ((size_t)g->context.max_len + KV_PAGE - 1) / KV_PAGE;
     size_t most = pages * (size_t)g->config.max_batch * MAX_KV_GROUPS * block;
     size_t share = free_memory() / 2 / (size_t)g->comm->n_local;
@@ -115,11 +133,23 @@ static Status make_backend(Engine *g, Err *e)
     return g->ops->create(&b, &g->backend, e);
 }
 
+static void warn_of_missing_scales(const Engine *g)
+{
+    const Weights *w = &g->model->weights;
+    if (w->n_missing_input_scales > 0)
+        log_warn_once("%s: %d layers and experts declare static activations without an input_scale",
+                      g->config.model_dir, w->n_missing_input_scales);
+    if (w->n_missing_kv_scales > 0)
+        log_warn_once("%s: %d layers have no scale for a quantized KV cache; 1.0 is used",
+                      g->config.model_dir, w->n_missing_kv_scales);
+}
+
 Status engine_load(Engine *g, Err *e)
 {
     double start = clock_s();
     TRY(dist_agree(g->comm, make_backend(g, e), e));
     ModelConfig c = {.dir = g->config.model_dir,
+                     .precision = g->config.precision,
                      .ops = g->ops,
                      .backend = g->backend,
                      .max_rows = g->config.max_batch + g->config.prefill_chunk,
@@ -129,6 +159,7 @@ Status engine_load(Engine *g, Err *e)
                      .round_bytes = ROUND_BYTES,
                      .logits_bytes = LOGITS_BYTES};
     TRY(model_create(&g->model, &g->arch, &c, g->comm, e));
+    warn_of_missing_scales(g);
     g->load_s = clock_s() - start;
     return ST_OK;
 }

@@ -16,6 +16,7 @@ typedef struct EngineConfig {
     int max_batch, prefill_chunk, max_model_len; /* max_model_len 0: the config's */
     /* 0: what max_batch full contexts need, within half of the free memory */
     size_t kv_bytes;
+    Precision precision; /* engine_open puts in what the defaults mean */
     bool use_generation_config;
     const char *const *accept_keys; /* --accept-config-key */
     int n_accept_keys;

@@ -41,6 +41,8 @@ Status report_manifest(const JobConfig *config, const Engine *engine, const Job 
                config->engine.max_batch, config->engine.prefill_chunk, engine->context.max_len);
     strbuf_str(&b, "  \"parameters\": ");
     row_defaults_json(&engine->context, true, &b);
+    strbuf_str(&b, ",\n  \"precision\": ");
+    precision_json(&engine->config.precision, &b);
     strbuf_str(&b, "\n}\n");
     Status st = b.failed ? err_set(e, ST_MEMORY, "out of memory for the manifest")
                          : job_write_manifest(job, b.data, b.len, e);

@@ -83,6 +83,8 @@ static Status digest_parameters(const JobRun *r, char *hex, Err *e)
     strbuf_json_string(&b, name, strlen(name));
     strbuf_str(&b, ",\"parameters\":");
     row_defaults_json(context, false, &b);
+    strbuf_str(&b, ",\"precision\":");
+    precision_json(&r->engine.config.precision, &b);
     strbuf_str(&b, "}");
     Status st = b.failed ? err_set(e, ST_MEMORY, "out of memory for the parameters") : ST_OK;
     if (st == ST_OK)

@@ -26,11 +26,24 @@ enum {
     MAX_POSITIONS = 1 << 30
 };
 
-static const char *const common_understood[] = {
-    "model_type",          "hidden_size", "num_hidden_layers",   "num_attention_heads",
-    "num_key_value_heads", "head_dim",    "vocab_size",          "max_position_embeddings",
-    "rms_norm_eps",        "hidden_act",  "tie_word_embeddings", "bos_token_id",
-    "eos_token_id",        NULL};
+static const char *const common_understood[] = {"model_type",
+                                                "hidden_size",
+                                                "num_hidden_layers",
+                                                "num_attention_heads",
+                                                "num_key_value_heads",
+                                                "head_dim",
+                                                "vocab_size",
+                                                "max_position_embeddings",
+                                                "rms_norm_eps",
+                                                "hidden_act",
+                                                "tie_word_embeddings",
+                                                "bos_token_id",
+                                                "eos_token_id",
+                                                "quantization_config",
+                                                "quantization_config.*",
+                                                "compression_config",
+                                                "compression_config.*",
+                                                NULL};
 
 /* Around the model of a wrapper. */
 static const char *const wrapper_understood[] = {
@@ -180,7 +193,6 @@ static Status unwrap(const cJSON *c, const char *const *accept, int n_accept, co
     const char *const *tables[N_TABLES];
     key_tables(a->family, tables);
     TRY(config_check_keys(c, tables, N_TABLES, accept, n_accept, e));
-    TRY(family_check_quantization(c, NULL, e));
     *model = config_get(c, "text_config");
     if (!cJSON_IsObject(*model))
         return err_set(e, ST_INPUT, "%s needs an object text_config", a->model_type);

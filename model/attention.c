@@ -1,6 +1,8 @@
 /* model/attention.c - see attention.h. */
 #include "model/attention.h"
 
+#include "model/apply.h"
+
 int attention_out_width(const Arch *a)
 {
     return a->n_heads * (a->attn == ATTN_LATENT ? a->latent.v_dim : a->head_dim);
@@ -71,10 +73,11 @@ Status attention_heads(Model *m, const Step *step, int layer, Err *e)
                      .head_dim = a->head_dim,
                      .scale = a->attn_scale,
                      .window = a->layers[layer].window,
-                     .sinks = w->sinks};
+                     .sinks = w->sinks,
+                     .kv = w->kv};
     void *pool = kv_layer_pool(&m->kv, layer);
     int n = step->n_rows;
-    TRY(ops->matmul(b, m->qkv, m->normed, w->qkv, ALL_PARTS, w->qkv_bias, n, e));
+    TRY(apply_linear(m, m->qkv, m->normed, &w->qkv, n, e));
     TRY(norm_qk(m, w, n, e));
     TRY(ops->rope(b, m->qkv, n, stride, a->n_heads + a->n_kv_heads, a->head_dim, step->position,
                   &m->rope, e));

@@ -1,5 +1,6 @@
 /* model/attention_latent.c - multi-head latent attention (models.md 6.7): queries through a
  * low-rank pair, one latent row per position in the cache, the two forms by a position's role. */
+#include "model/apply.h"
 #include "model/attention.h"
 
 static Status queries(Model *m, const LayerWeights *w, const Step *step, Err *e)
@@ -10,12 +11,12 @@ static Status queries(Model *m, const LayerWeights *w, const Step *step, Err *e)
     int head = a->latent.nope_dim + a->latent.rope_dim, n = step->n_rows;
     const void *x = m->normed;
     if (a->q_lora > 0) {
-        TRY(ops->matmul(b, m->q_low, m->normed, w->q_a, ALL_PARTS, NULL, n, e));
+        TRY(apply_linear(m, m->q_low, m->normed, &w->q_a, n, e));
         TRY(ops->norm(b, m->q_low, m->q_low, w->q_a_norm, n, 1, a->q_lora, a->q_lora,
                       a->latent_norm_eps, a->norm, e));
         x = m->q_low;
     }
-    TRY(ops->matmul(b, m->qkv, x, w->q, ALL_PARTS, NULL, n, e));
+    TRY(apply_linear(m, m->qkv, x, &w->q, n, e));
     return ops->rope(b, attention_lane(m, m->qkv, a->latent.nope_dim), n,
                      (int64_t)a->n_heads * head, a->n_heads, head, step->position, &m->rope, e);
 }
@@ -26,9 +27,13 @@ static Status latents(Model *m, const LayerWeights *w, const Step *step, Err *e)
     const BackendOps *ops = m->config.ops;
     Backend *b = m->config.backend;
     int width = a->latent.latent_dim + a->latent.rope_dim, n = step->n_rows;
-    TRY(ops->matmul(b, m->latent_rows, m->normed, w->kv_a, ALL_PARTS, NULL, n, e));
+    TRY(apply_linear(m, m->latent_rows, m->normed, &w->kv_a, n, e));
     TRY(ops->norm(b, m->latent_rows, m->latent_rows, w->kv_a_norm, n, 1, a->latent.latent_dim,
                   width, a->latent_norm_eps, a->norm, e));
+    /* Once, before both uses of kv_b_proj: the cache holds what it reads. */
+    if (w->latent_rounding.scheme != ROWS_AS_THEY_ARE)
+        TRY(ops->round_rows(b, m->latent_rows, width, m->latent_rows, width, n,
+                            a->latent.latent_dim, &w->latent_rounding, e));
     return ops->rope(b, attention_lane(m, m->latent_rows, a->latent.latent_dim), n, width, 1,
                      a->latent.rope_dim, step->position, &m->rope, e);
 }
@@ -42,6 +47,7 @@ Status attention_latent(Model *m, const Step *step, int layer, Err *e)
     LatentWeights bank = {w->latent_up, w->latent_absorb};
     LatentSpec spec = a->latent;
     spec.scale = a->attn_scale;
+    spec.kv = w->kv;
     void *pool = kv_layer_pool(&m->kv, layer);
     int width = spec.latent_dim + spec.rope_dim;
     bool last = layer == a->n_layers - 1;

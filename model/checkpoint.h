@@ -6,42 +6,38 @@
 #ifndef MB_MODEL_CHECKPOINT_H
 #define MB_MODEL_CHECKPOINT_H
 
-#include "io/tensor_set.h"
 #include "model/arch.h"
+#include "model/linear.h"
 
-typedef enum ExpertStorage {
-    STORED_SINGLE,     /* a tensor per expert and projection */
-    STORED_STACKED,    /* gate_up [E, 2 inter, hidden], gate first; down [E, hidden, inter] */
-    STORED_TRANSPOSED, /* gate_up [E, hidden, 2 inter], interleaved; down [E, inter, hidden] */
-    STORED_MXFP4       /* gate_up blocks [E, 2 inter, hidden/32, 16], interleaved; down [E, hidden,
-                          inter/32, 16] */
-} ExpertStorage;
-
+/* gate and up [inter, hidden], down [hidden, inter] of each expert, or in stacks: gate_up [2 inter,
+ * hidden] per expert, interleaved (row 2i gate, 2i + 1 up) or gate first. */
 typedef struct ExpertTensors {
-    ExpertStorage storage;
-    const TensorEntry **gate, **up, **down;    /* [n_experts] STORED_SINGLE */
-    const TensorEntry *gate_up, *stacked_down; /* the others */
-    const TensorEntry *gate_up_scales,
-        *down_scales; /* STORED_MXFP4: [E, 2 inter, hidden/32], [E, hidden, inter/32] */
+    bool stacked, interleaved;
+    LinearTensors *gate, *up, *down; /* [n_experts], not stacked */
+    LinearTensors gate_up, stacked_down;
     const TensorEntry *gate_up_bias,
         *down_bias; /* [E, 2 inter] interleaved, [E, hidden]; or NULL */
 } ExpertTensors;
 
 typedef struct FfnTensors {
-    const TensorEntry *gate, *up, *down; /* [inter, hidden] twice, [hidden, inter] */
+    LinearTensors gate, up, down; /* [inter, hidden] twice, [hidden, inter] */
 } FfnTensors;
 
-/* NULL where the architecture has none. */
+/* NULL, or without weight, where the architecture has none. */
 typedef struct LayerTensors {
     const TensorEntry *attn_norm, *ffn_norm;
-    const TensorEntry *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias;
+    LinearTensors q, k, v, o;
+    const TensorEntry *q_bias, *k_bias, *v_bias, *o_bias;
     const TensorEntry *q_norm, *k_norm, *sinks;
+    const TensorEntry *k_scale, *v_scale; /* of the KV cache; NULL: there is none */
     /* ATTN_LATENT, with q over q_a's outputs or hidden; kv_b [n_heads * (nope + v), latent] */
-    const TensorEntry *q_a, *q_a_norm, *kv_a, *kv_a_norm, *kv_b;
-    const TensorEntry *router, *router_bias, *router_correction;
+    LinearTensors q_a, kv_a, kv_b;
+    const TensorEntry *q_a_norm, *kv_a_norm;
+    LinearTensors router;
+    const TensorEntry *router_bias, *router_correction;
     FfnTensors dense;  /* of a dense layer */
     FfnTensors shared; /* shared experts of a sparse one, */
-    const TensorEntry *shared_gate;
+    LinearTensors shared_gate;
     ExpertTensors experts; /* and its routed ones */
 } LayerTensors;
 
@@ -49,16 +45,19 @@ typedef struct LayerTensors {
 typedef struct TensorUse {
     const char *skipped; /* why it is not used; NULL: it is */
     bool bound, expert;  /* has a place; among the routed experts */
-    int per_element;     /* weights in each element: 2 in packed 4-bit codes, 0 in scales */
+    int64_t params;      /* weights in it; 0 for scales */
 } TensorUse;
 
 typedef struct Checkpoint {
     TensorSet files;
-    const TensorEntry *embed, *head, *final_norm; /* tied: head is embed, */
-    const TensorEntry *unused_head;               /* and here is the head that lies beside it */
-    LayerTensors *layers;                         /* [n_layers] */
+    Recipe *recipe;
+    LinearTensors embed, head;      /* tied: head is embed, */
+    const TensorEntry *unused_head; /* and here is the head that lies beside it */
+    const TensorEntry *final_norm;
+    LayerTensors *layers; /* [n_layers] */
     int n_layers;
     TensorUse *use; /* [files.n] */
+    Arena arena;    /* scales that were stored in another type than the kernels take */
     int n_skipped;
 } Checkpoint;
 

@@ -119,8 +119,9 @@ static Status finish(Sha256 *s, char *hex, Err *e)
 
 Status weights_digest(const char *dir, char *hex, Err *e)
 {
-    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json",
-                                        "tokenizer_config.json", "chat_template.jinja"};
+    static const char *const names[] = {
+        "config.json",    "hf_quant_config.json",  "generation_config.json",
+        "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
     Sha256 *s;
     TRY(sha256_create(&s, e));
     Status st;

@@ -221,25 +221,3 @@ Status family_parse_latent(const cJSON *config, Arch *out, Err *e)
     s->scale = out->attn_scale;
     return ST_OK;
 }
-
-/* --- quantization --- */
-
-Status family_check_quantization(const cJSON *config, const char *method, Err *e)
-{
-    const cJSON *q = config_get(config, "quantization_config");
-    const char *got = "";
-    if (!q)
-        return ST_OK;
-    if (!cJSON_IsObject(q))
-        return err_set(e, ST_INPUT, "quantization_config is not an object");
-    if (!q->child)
-        return ST_OK;
-    if (config_string(q, "quant_method", &got, e) != ST_OK)
-        return err_in(e, "quantization_config");
-    if (!method || strcmp(got, method) != 0)
-        return err_set(e, ST_INPUT,
-                       "quantization_config: quant_method \"%.60s\" is not supported for this "
-                       "model_type (%s)",
-                       got, method ? method : "only unquantized weights are");
-    return ST_OK;
-}

@@ -50,9 +50,6 @@ Status family_parse_window(const cJSON *config, int window, Arch *out, Err *e);
  * layout, and yarn's gain on the scale of the scores. q_lora_rank null: q is one matrix. */
 Status family_parse_latent(const cJSON *config, Arch *out, Err *e);
 
-/* Refuses quantization_config but for the given method (NULL: any). */
-Status family_check_quantization(const cJSON *config, const char *method, Err *e);
-
 extern const Family family_deepseek_v2, family_deepseek_v3, family_glm4_moe, family_gpt_oss,
     family_granitemoe, family_kimi_k2, family_kimi_k25, family_llama, family_minimax_m2,
     family_mistral, family_mixtral, family_olmoe, family_qwen2_moe, family_qwen3, family_qwen3_moe;

@@ -29,8 +29,6 @@ static const char *const understood[] = {"n_routed_experts",
                                          "v_head_dim",
                                          "attention_bias",
                                          "mlp_bias",
-                                         "quantization_config",
-                                         "quantization_config.*",
                                          NULL};
 static const char *const harmless[] = {"aux_loss_alpha", "seq_aux", "ep_size", "pretraining_tp",
                                        NULL};
@@ -64,7 +62,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     a->rope.layout = ROPE_INTERLEAVED;
     TRY(family_parse_latent(c, a, e));
     TRY(config_refuse(c, "mlp_bias", "biases of the FFN are not implemented", e));
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_experts(c, 0, "moe_intermediate_size", a, e));
     TRY(family_parse_first_dense(c, 0, a, e));
     TRY(family_parse_shared(c, 2, a, e));
@@ -79,10 +76,10 @@ const Family family_deepseek_v2 = {
     .own_heads = true,
     .layout = EXPERTS_SINGLE,
     .names = {.layer = "layers.%d.",
-              .router = "mlp.gate.weight",
-              .gate = "mlp.experts.%d.gate_proj.weight",
-              .up = "mlp.experts.%d.up_proj.weight",
-              .down = "mlp.experts.%d.down_proj.weight",
+              .router = "mlp.gate",
+              .gate = "mlp.experts.%d.gate_proj",
+              .up = "mlp.experts.%d.up_proj",
+              .down = "mlp.experts.%d.down_proj",
               .experts = "mlp.experts.",
               .shared = "mlp.shared_experts."},
 };

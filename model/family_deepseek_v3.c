@@ -28,8 +28,6 @@ static const char *const understood[] = {"n_routed_experts",
                                          "v_head_dim",
                                          "rope_interleave",
                                          "attention_bias",
-                                         "quantization_config",
-                                         "quantization_config.*",
                                          NULL};
 
 /* Training's, but for the count of multi-token prediction layers, which are not run. */
@@ -45,7 +43,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     TRY(config_bool(c, "rope_interleave", &interleave, e));
     a->rope.layout = interleave ? ROPE_INTERLEAVED : ROPE_HALF;
     TRY(family_parse_latent(c, a, e));
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_experts(c, 0, "moe_intermediate_size", a, e));
     TRY(family_parse_first_dense(c, 3, a, e));
     TRY(family_parse_shared(c, 1, a, e));
@@ -54,10 +51,10 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
 
 #define NAMES                                                                                      \
     {                                                                                              \
-        .layer = "layers.%d.", .router = "mlp.gate.weight",                                        \
+        .layer = "layers.%d.", .router = "mlp.gate",                                               \
         .router_correction = "mlp.gate.e_score_correction_bias",                                   \
-        .gate = "mlp.experts.%d.gate_proj.weight", .up = "mlp.experts.%d.up_proj.weight",          \
-        .down = "mlp.experts.%d.down_proj.weight", .experts = "mlp.experts.",                      \
+        .gate = "mlp.experts.%d.gate_proj", .up = "mlp.experts.%d.up_proj",                        \
+        .down = "mlp.experts.%d.down_proj", .experts = "mlp.experts.",                             \
         .shared = "mlp.shared_experts."                                                            \
     }
 

@@ -8,9 +8,8 @@
 
 static const char *const nothing[] = {NULL};
 
-static const char *const llama_understood[] = {
-    "intermediate_size",   "attention_bias",        "mlp_bias",
-    "quantization_config", "quantization_config.*", NULL};
+static const char *const llama_understood[] = {"intermediate_size", "attention_bias", "mlp_bias",
+                                               NULL};
 /* Slices of the same product. */
 static const char *const llama_harmless[] = {"pretraining_tp", NULL};
 
@@ -21,7 +20,6 @@ static Status parse_llama(const cJSON *c, Arch *a, Err *e)
     TRY(config_bool(c, "attention_bias", &bias, e));
     a->qkv_bias = a->o_bias = bias;
     TRY(config_refuse(c, "mlp_bias", "biases of the FFN are not implemented", e));
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_dense(c, a, e));
     return rope_parse(c, a->head_dim, a->max_positions, 1e4, &a->rope, e);
 }
@@ -34,10 +32,13 @@ const Family family_llama = {
     .names = {.layer = "layers.%d."},
 };
 
-static const char *const qwen3_understood[] = {
-    "intermediate_size",   "attention_bias",        "use_sliding_window",
-    "sliding_window",      "max_window_layers",     "layer_types",
-    "quantization_config", "quantization_config.*", NULL};
+static const char *const qwen3_understood[] = {"intermediate_size",
+                                               "attention_bias",
+                                               "use_sliding_window",
+                                               "sliding_window",
+                                               "max_window_layers",
+                                               "layer_types",
+                                               NULL};
 
 static Status parse_qwen3(const cJSON *c, Arch *a, Err *e)
 {
@@ -51,7 +52,6 @@ static Status parse_qwen3(const cJSON *c, Arch *a, Err *e)
     TRY(config_bool(c, "attention_bias", &bias, e));
     a->qkv_bias = a->o_bias = bias;
     TRY(family_parse_upper_windows(c, a, e));
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_dense(c, a, e));
     return rope_parse(c, a->head_dim, a->max_positions, 1e4, &a->rope, e);
 }
@@ -64,14 +64,12 @@ const Family family_qwen3 = {
     .names = {.layer = "layers.%d."},
 };
 
-static const char *const mistral_understood[] = {
-    "intermediate_size", "sliding_window", "quantization_config", "quantization_config.*", NULL};
+static const char *const mistral_understood[] = {"intermediate_size", "sliding_window", NULL};
 
 static Status parse_mistral(const cJSON *c, Arch *a, Err *e)
 {
     a->eps = a->eps > 0 ? a->eps : 1e-6f;
     TRY(family_parse_window(c, 4096, a, e));
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_dense(c, a, e));
     return rope_parse(c, a->head_dim, a->max_positions, 1e4, &a->rope, e);
 }

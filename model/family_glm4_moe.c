@@ -4,26 +4,13 @@
 #include "model/family_common.h"
 #include "model/rope.h"
 
-static const char *const understood[] = {"n_routed_experts",
-                                         "num_experts",
-                                         "num_local_experts",
-                                         "num_experts_per_tok",
-                                         "moe_intermediate_size",
-                                         "intermediate_size",
-                                         "n_shared_experts",
-                                         "first_k_dense_replace",
-                                         "n_group",
-                                         "topk_group",
-                                         "topk_method",
-                                         "scoring_func",
-                                         "norm_topk_prob",
-                                         "routed_scaling_factor",
-                                         "use_qk_norm",
-                                         "attention_bias",
-                                         "partial_rotary_factor",
-                                         "quantization_config",
-                                         "quantization_config.*",
-                                         NULL};
+static const char *const understood[] = {
+    "n_routed_experts",    "num_experts",           "num_local_experts",
+    "num_experts_per_tok", "moe_intermediate_size", "intermediate_size",
+    "n_shared_experts",    "first_k_dense_replace", "n_group",
+    "topk_group",          "topk_method",           "scoring_func",
+    "norm_topk_prob",      "routed_scaling_factor", "use_qk_norm",
+    "attention_bias",      "partial_rotary_factor", NULL};
 /* Multi-token prediction layers are not run. */
 static const char *const harmless[] = {"num_nextn_predict_layers", "num_mtp_layers", NULL};
 
@@ -35,7 +22,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     TRY(config_bool(c, "use_qk_norm", &qk_norm, e));
     a->qk_norm = qk_norm ? QK_NORM_HEAD : QK_NORM_NONE;
     TRY(config_bool(c, "attention_bias", &a->qkv_bias, e));
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_experts(c, 0, "moe_intermediate_size", a, e));
     TRY(family_parse_first_dense(c, 1, a, e));
     TRY(family_parse_shared(c, 1, a, e));
@@ -51,11 +37,11 @@ const Family family_glm4_moe = {
     .parse = parse,
     .layout = EXPERTS_SINGLE,
     .names = {.layer = "layers.%d.",
-              .router = "mlp.gate.weight",
+              .router = "mlp.gate",
               .router_correction = "mlp.gate.e_score_correction_bias",
-              .gate = "mlp.experts.%d.gate_proj.weight",
-              .up = "mlp.experts.%d.up_proj.weight",
-              .down = "mlp.experts.%d.down_proj.weight",
+              .gate = "mlp.experts.%d.gate_proj",
+              .up = "mlp.experts.%d.up_proj",
+              .down = "mlp.experts.%d.down_proj",
               .experts = "mlp.experts.",
               .shared = "mlp.shared_experts."},
 };

@@ -6,25 +6,13 @@
 
 #include <limits.h>
 
-static const char *const understood[] = {"num_local_experts",
-                                         "num_experts",
-                                         "num_experts_per_tok",
-                                         "experts_per_token",
-                                         "num_experts_per_token",
-                                         "intermediate_size",
-                                         "attention_bias",
-                                         "sliding_window",
-                                         "layer_types",
-                                         "swiglu_limit",
-                                         "swiglu_alpha",
-                                         "quantization_config",
-                                         "quantization_config.quant_method",
-                                         NULL};
+static const char *const understood[] = {
+    "num_local_experts",     "num_experts",       "num_experts_per_tok", "experts_per_token",
+    "num_experts_per_token", "intermediate_size", "attention_bias",      "sliding_window",
+    "layer_types",           "swiglu_limit",      "swiglu_alpha",        NULL};
 
-/* initial_context_length repeats original_max_position_embeddings of rope_scaling; which modules
- * are quantized is seen in the files. */
-static const char *const harmless[] = {"initial_context_length",
-                                       "quantization_config.modules_to_not_convert", NULL};
+/* initial_context_length repeats original_max_position_embeddings of rope_scaling. */
+static const char *const harmless[] = {"initial_context_length", NULL};
 
 static Status parse_windows(const cJSON *c, Arch *a, Err *e)
 {
@@ -50,7 +38,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     TRY(config_double(c, "swiglu_limit", 1e-6, 1e9, &limit, e));
     TRY(config_double(c, "swiglu_alpha", 1e-6, 1e9, &alpha, e));
     a->act = (ActSpec){.alpha = (float)alpha, .beta = 1, .limit = (float)limit};
-    TRY(family_check_quantization(c, "mxfp4", e));
     TRY(family_parse_experts(c, 1, "intermediate_size", a, e));
     a->router.kind = ROUTER_TOPK_SOFTMAX;
     return rope_parse(c, a->head_dim, a->max_positions, 150000, &a->rope, e);
@@ -63,7 +50,7 @@ const Family family_gpt_oss = {
     .parse = parse,
     .layout = EXPERTS_GPT_OSS,
     .names = {.layer = "layers.%d.",
-              .router = "mlp.router.weight",
+              .router = "mlp.router",
               .router_bias = "mlp.router.bias",
               .experts = "mlp.experts."},
 };

@@ -4,10 +4,11 @@
 #include "model/family_common.h"
 #include "model/rope.h"
 
-static const char *const understood[] = {
-    "num_local_experts",    "num_experts",         "num_experts_per_tok",   "intermediate_size",
-    "embedding_multiplier", "residual_multiplier", "logits_scaling",        "attention_multiplier",
-    "attention_bias",       "quantization_config", "quantization_config.*", NULL};
+static const char *const understood[] = {"num_local_experts",    "num_experts",
+                                         "num_experts_per_tok",  "intermediate_size",
+                                         "embedding_multiplier", "residual_multiplier",
+                                         "logits_scaling",       "attention_multiplier",
+                                         "attention_bias",       NULL};
 static const char *const harmless[] = {NULL};
 
 static Status parse_multiplier(const cJSON *c, const char *key, float *out, Err *e)
@@ -31,7 +32,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     a->logits_scale = (float)(1 / divisor);
     TRY(config_bool(c, "attention_bias", &bias, e));
     a->qkv_bias = a->o_bias = bias;
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_experts(c, 1, "intermediate_size", a, e));
     a->router.kind = ROUTER_TOPK_SOFTMAX;
     return rope_parse(c, a->head_dim, a->max_positions, 1e4, &a->rope, e);
@@ -44,7 +44,7 @@ const Family family_granitemoe = {
     .parse = parse,
     .layout = EXPERTS_STACKED,
     .names = {.layer = "layers.%d.",
-              .router = "block_sparse_moe.router.layer.weight",
+              .router = "block_sparse_moe.router.layer",
               .stacked_gate_up = "block_sparse_moe.input_linear.weight",
               .stacked_down = "block_sparse_moe.output_linear.weight"},
 };

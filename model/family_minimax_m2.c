@@ -4,24 +4,14 @@
 #include "model/family_common.h"
 #include "model/rope.h"
 
-static const char *const understood[] = {"num_local_experts",
-                                         "num_experts",
-                                         "num_experts_per_tok",
-                                         "intermediate_size",
-                                         "scoring_func",
-                                         "use_routing_bias",
-                                         "use_qk_norm",
-                                         "qk_norm_type",
-                                         "rotary_dim",
-                                         "partial_rotary_factor",
-                                         "attn_type_list",
-                                         "layernorm_full_attention_beta",
-                                         "layernorm_mlp_beta",
-                                         "shared_intermediate_size",
-                                         "sliding_window",
-                                         "quantization_config",
-                                         "quantization_config.*",
-                                         NULL};
+static const char *const understood[] = {"num_local_experts",   "num_experts",
+                                         "num_experts_per_tok", "intermediate_size",
+                                         "scoring_func",        "use_routing_bias",
+                                         "use_qk_norm",         "qk_norm_type",
+                                         "rotary_dim",          "partial_rotary_factor",
+                                         "attn_type_list",      "layernorm_full_attention_beta",
+                                         "layernorm_mlp_beta",  "shared_intermediate_size",
+                                         "sliding_window",      NULL};
 
 /* Multi-token prediction is not run, and what belongs to linear attention, shared experts and dense
  * layers means nothing in a model without them. */
@@ -90,7 +80,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     a->qk_norm = QK_NORM_FULL;
     TRY(check_attention(c, e));
     TRY(check_fixed(c, e));
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_experts(c, 1, "intermediate_size", a, e));
     a->router.kind = ROUTER_SIGMOID;
     a->router.renormalize = a->router_correction = true;
@@ -104,10 +93,10 @@ const Family family_minimax_m2 = {
     .parse = parse,
     .layout = EXPERTS_SINGLE,
     .names = {.layer = "layers.%d.",
-              .router = "block_sparse_moe.gate.weight",
+              .router = "block_sparse_moe.gate",
               .router_correction = "block_sparse_moe.e_score_correction_bias",
-              .gate = "block_sparse_moe.experts.%d.w1.weight",
-              .up = "block_sparse_moe.experts.%d.w3.weight",
-              .down = "block_sparse_moe.experts.%d.w2.weight",
+              .gate = "block_sparse_moe.experts.%d.w1",
+              .up = "block_sparse_moe.experts.%d.w3",
+              .down = "block_sparse_moe.experts.%d.w2",
               .experts = "mlp.experts."},
 };

@@ -5,9 +5,9 @@
 
 #include <limits.h>
 
-static const char *const understood[] = {
-    "num_local_experts", "num_experts",         "num_experts_per_tok",   "intermediate_size",
-    "sliding_window",    "quantization_config", "quantization_config.*", NULL};
+static const char *const understood[] = {"num_local_experts",   "num_experts",
+                                         "num_experts_per_tok", "intermediate_size",
+                                         "sliding_window",      NULL};
 static const char *const harmless[] = {NULL};
 
 static Status parse(const cJSON *c, Arch *a, Err *e)
@@ -17,7 +17,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     TRY(config_int(c, "sliding_window", 1, INT_MAX, &window, e));
     for (int i = 0; i < a->n_layers; i++)
         a->layers[i].window = window;
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_experts(c, 1, "intermediate_size", a, e));
     a->router.kind = ROUTER_SOFTMAX_TOPK;
     a->router.renormalize = true;
@@ -31,9 +30,9 @@ const Family family_mixtral = {
     .parse = parse,
     .layout = EXPERTS_SINGLE,
     .names = {.layer = "layers.%d.",
-              .router = "block_sparse_moe.gate.weight",
-              .gate = "block_sparse_moe.experts.%d.w1.weight",
-              .up = "block_sparse_moe.experts.%d.w3.weight",
-              .down = "block_sparse_moe.experts.%d.w2.weight",
+              .router = "block_sparse_moe.gate",
+              .gate = "block_sparse_moe.experts.%d.w1",
+              .up = "block_sparse_moe.experts.%d.w3",
+              .down = "block_sparse_moe.experts.%d.w2",
               .experts = "mlp.experts."},
 };

@@ -4,11 +4,9 @@
 #include "model/family_common.h"
 #include "model/rope.h"
 
-static const char *const understood[] = {"num_experts",           "num_local_experts",
-                                         "num_experts_per_tok",   "intermediate_size",
-                                         "norm_topk_prob",        "clip_qkv",
-                                         "attention_bias",        "quantization_config",
-                                         "quantization_config.*", NULL};
+static const char *const understood[] = {
+    "num_experts",    "num_local_experts", "num_experts_per_tok", "intermediate_size",
+    "norm_topk_prob", "clip_qkv",          "attention_bias",      NULL};
 static const char *const harmless[] = {NULL};
 
 static Status parse(const cJSON *c, Arch *a, Err *e)
@@ -21,7 +19,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     a->clip_qkv = (float)clip;
     TRY(config_bool(c, "attention_bias", &bias, e));
     a->qkv_bias = a->o_bias = bias;
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_experts(c, 1, "intermediate_size", a, e));
     a->router.kind = ROUTER_SOFTMAX_TOPK;
     TRY(config_bool(c, "norm_topk_prob", &a->router.renormalize, e));
@@ -35,9 +32,9 @@ const Family family_olmoe = {
     .parse = parse,
     .layout = EXPERTS_SINGLE,
     .names = {.layer = "layers.%d.",
-              .router = "mlp.gate.weight",
-              .gate = "mlp.experts.%d.gate_proj.weight",
-              .up = "mlp.experts.%d.up_proj.weight",
-              .down = "mlp.experts.%d.down_proj.weight",
+              .router = "mlp.gate",
+              .gate = "mlp.experts.%d.gate_proj",
+              .up = "mlp.experts.%d.up_proj",
+              .down = "mlp.experts.%d.down_proj",
               .experts = "mlp.experts."},
 };

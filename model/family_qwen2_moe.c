@@ -18,8 +18,6 @@ static const char *const understood[] = {"num_experts",
                                          "sliding_window",
                                          "max_window_layers",
                                          "layer_types",
-                                         "quantization_config",
-                                         "quantization_config.*",
                                          NULL};
 static const char *const harmless[] = {NULL};
 
@@ -30,7 +28,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     a->qkv_bias = true;
     TRY(config_bool(c, "qkv_bias", &a->qkv_bias, e));
     TRY(family_parse_upper_windows(c, a, e));
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_experts(c, 0, "moe_intermediate_size", a, e));
     a->router.kind = ROUTER_SOFTMAX_TOPK;
     TRY(config_bool(c, "norm_topk_prob", &a->router.renormalize, e));
@@ -48,11 +45,11 @@ const Family family_qwen2_moe = {
     .parse = parse,
     .layout = EXPERTS_SINGLE,
     .names = {.layer = "layers.%d.",
-              .router = "mlp.gate.weight",
-              .gate = "mlp.experts.%d.gate_proj.weight",
-              .up = "mlp.experts.%d.up_proj.weight",
-              .down = "mlp.experts.%d.down_proj.weight",
+              .router = "mlp.gate",
+              .gate = "mlp.experts.%d.gate_proj",
+              .up = "mlp.experts.%d.up_proj",
+              .down = "mlp.experts.%d.down_proj",
               .experts = "mlp.experts.",
               .shared = "mlp.shared_expert.",
-              .shared_gate = "mlp.shared_expert_gate.weight"},
+              .shared_gate = "mlp.shared_expert_gate"},
 };

@@ -4,14 +4,13 @@
 #include "model/family_common.h"
 #include "model/rope.h"
 
-static const char *const understood[] = {"num_experts",           "num_local_experts",
-                                         "num_experts_per_tok",   "moe_intermediate_size",
-                                         "intermediate_size",     "norm_topk_prob",
-                                         "decoder_sparse_step",   "mlp_only_layers",
-                                         "attention_bias",        "qkv_bias",
-                                         "use_qk_norm",           "use_sliding_window",
-                                         "layer_types",           "quantization_config",
-                                         "quantization_config.*", NULL};
+static const char *const understood[] = {"num_experts",         "num_local_experts",
+                                         "num_experts_per_tok", "moe_intermediate_size",
+                                         "intermediate_size",   "norm_topk_prob",
+                                         "decoder_sparse_step", "mlp_only_layers",
+                                         "attention_bias",      "qkv_bias",
+                                         "use_qk_norm",         "use_sliding_window",
+                                         "layer_types",         NULL};
 
 /* The window keys mean nothing while use_sliding_window is false. */
 static const char *const harmless[] = {"sliding_window", "max_window_layers", NULL};
@@ -31,7 +30,6 @@ static Status parse(const cJSON *c, Arch *a, Err *e)
     TRY(config_refuse(c, "use_sliding_window", "windows of this model_type are not implemented",
                       e));
     TRY(family_parse_layer_types(c, 0, a, &given, e));
-    TRY(family_check_quantization(c, NULL, e));
     TRY(family_parse_experts(c, 0, "moe_intermediate_size", a, e));
     a->router.kind = ROUTER_SOFTMAX_TOPK;
     TRY(config_bool(c, "norm_topk_prob", &a->router.renormalize, e));
@@ -46,9 +44,9 @@ const Family family_qwen3_moe = {
     .parse = parse,
     .layout = EXPERTS_SINGLE,
     .names = {.layer = "layers.%d.",
-              .router = "mlp.gate.weight",
-              .gate = "mlp.experts.%d.gate_proj.weight",
-              .up = "mlp.experts.%d.up_proj.weight",
-              .down = "mlp.experts.%d.down_proj.weight",
+              .router = "mlp.gate",
+              .gate = "mlp.experts.%d.gate_proj",
+              .up = "mlp.experts.%d.up_proj",
+              .down = "mlp.experts.%d.down_proj",
               .experts = "mlp.experts."},
 };

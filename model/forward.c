@@ -4,6 +4,7 @@
  * Reads only Arch and weights; what a family has of its own is data there. A failure inside the
  * expert layers travels in the exchange's counts, so that every rank leaves the step together. */
 #include "io/clock.h"
+#include "model/apply.h"
 #include "model/attention.h"
 
 #include <string.h>
@@ -73,8 +74,7 @@ static Status attention(Pass *p, int layer, Err *e)
     TRY(kinds[a->attn](m, p->step, layer, e));
     if (layer == a->n_layers - 1)
         TRY(keep_wanted(p, &heads, e));
-    TRY(ops->matmul(m->config.backend, m->ffn_out, heads, w->o, ALL_PARTS, w->o_bias, p->n_rows,
-                    e));
+    TRY(apply_linear(m, m->ffn_out, heads, &w->o, p->n_rows, e));
     return ops->add(m->config.backend, m->hidden, m->ffn_out, a->residual_scale,
                     (int64_t)p->n_rows * a->hidden, e);
 }
@@ -85,8 +85,7 @@ static Status route(Pass *p, int layer, Err *e)
     const BackendOps *ops = m->config.ops;
     const LayerWeights *w = &m->weights.layers[layer];
     const RouterSpec *spec = &m->arch->router;
-    TRY(ops->matmul(m->config.backend, m->router_logits, m->normed, w->router, ALL_PARTS,
-                    w->router_bias, p->n_rows, e));
+    TRY(apply_linear(m, m->router_logits, m->normed, &w->router, p->n_rows, e));
     TRY(ops->route(m->config.backend, m->expert, m->expert_weight, m->router_logits,
                    w->router_correction, p->n_rows, spec, e));
     int64_t *load = m->expert_load + (int64_t)layer * spec->n_experts;
@@ -101,16 +100,13 @@ static Status shared_experts(Pass *p, int layer, Err *e)
     Model *m = p->m;
     const BackendOps *ops = m->config.ops;
     const LayerWeights *w = &m->weights.layers[layer];
-    int32_t first[2] = {0, p->n_rows};
     if (!w->shared.w13)
         return ST_OK;
-    TRY(ops->ffn(m->config.backend, m->shared_out, m->normed, NULL, NULL, first, 1, &w->shared,
-                 m->scratch, e));
-    if (!w->shared_gate)
+    TRY(apply_ffn(m, m->shared_out, m->normed, &w->shared, w->shared_rows, p->n_rows, e));
+    if (!w->shared_gate.w)
         return ST_OK;
     void *gate = m->router_logits; /* the choice is made, so its buffer is free */
-    TRY(ops->matmul(m->config.backend, gate, m->normed, w->shared_gate, ALL_PARTS, NULL, p->n_rows,
-                    e));
+    TRY(apply_linear(m, gate, m->normed, &w->shared_gate, p->n_rows, e));
     return ops->gate_rows(m->config.backend, m->shared_out, gate, p->n_rows, m->arch->hidden, e);
 }
 
@@ -123,6 +119,10 @@ static Status experts(Pass *p, int layer, Err *e)
     const BackendOps *ops = m->config.ops;
     const FfnSpec *spec = &m->weights.layers[layer].experts;
     int n_rounds = 0, n_local = m->placement.n_local[m->comm->rank];
+    if (p->mine == ST_OK && m->weights.layers[layer].expert_rows.scheme != ROWS_AS_THEY_ARE)
+        p->mine =
+            ops->round_rows(m->config.backend, m->normed, a->hidden, m->normed, a->hidden,
+                            p->n_rows, a->hidden, &m->weights.layers[layer].expert_rows, &p->err);
     comm_at(m->comm, p->step->number, layer, "dispatch");
     TRY(exchange_begin(m->exchange, m->normed, m->expert, p->n_rows, p->mine, &n_rounds, e));
     for (int round = 0; round < n_rounds; round++) {
@@ -149,9 +149,8 @@ static Status experts(Pass *p, int layer, Err *e)
 static Status dense_ffn(Pass *p, int layer, Err *e)
 {
     Model *m = p->m;
-    int32_t first[2] = {0, p->n_rows};
-    return m->config.ops->ffn(m->config.backend, m->ffn_out, m->normed, NULL, NULL, first, 1,
-                              &m->weights.layers[layer].dense, m->scratch, e);
+    const LayerWeights *w = &m->weights.layers[layer];
+    return apply_ffn(m, m->ffn_out, m->normed, &w->dense, w->dense_rows, p->n_rows, e);
 }
 
 /* Everything of a layer up to the exchange, which is this rank's own affair. */
@@ -227,7 +226,7 @@ Status model_logits(Model *m, int first, int n, const float **out, Err *e)
     const BackendOps *ops = m->config.ops;
     double start = clock_s();
     const void *rows = attention_lane(m, m->normed, (int64_t)first * a->hidden);
-    TRY(ops->matmul(m->config.backend, m->logits, rows, m->weights.head, ALL_PARTS, NULL, n, e));
+    TRY(apply_linear(m, m->logits, rows, &m->weights.head, n, e));
     TRY(ops->wait(m->config.backend, e));
     float *values = m->logits;
     if (a->logits_scale != 1.0f)

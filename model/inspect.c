@@ -32,7 +32,7 @@ static void count_tensors(const Checkpoint *c, Inspection *s)
             add_to_group(&s->skipped, use->skipped, t);
             continue;
         }
-        count->params += t->bytes / dtype_bytes(t->dtype) * use->per_element;
+        count->params += use->params;
         count->bytes += t->bytes;
         add_to_group(&count->dtypes, dtype_name(t->dtype), t);
     }
@@ -57,10 +57,10 @@ static void count_layers(Inspection *s)
  * kv_b_proj are there twice. */
 static int64_t doubled_bytes(const Checkpoint *c, const Arch *a)
 {
-    int64_t extra = a->tied ? c->embed->bytes : 0;
+    int64_t extra = a->tied ? c->embed.weight->bytes : 0;
     for (int i = 0; i < c->n_layers && a->attn == ATTN_LATENT; i++)
-        extra +=
-            c->layers[i].kv_b->bytes / (a->latent.nope_dim + a->latent.v_dim) * a->latent.nope_dim;
+        extra += c->layers[i].kv_b.weight->bytes / (a->latent.nope_dim + a->latent.v_dim) *
+                 a->latent.nope_dim;
     return extra;
 }
 

@@ -1,13 +1,14 @@
 /* model/model.c - loading a model and planning every buffer that its steps use; see model.h. */
 #include "model/model.h"
 
+#include "model/apply.h"
 #include "model/attention.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct Plan { /* bytes of each backend buffer */
-    size_t rows, qkv, attn, q_low, latent, shared, router, scratch, logits, rope;
+    size_t rows, qkv, attn, q_low, latent, rounded, shared, router, scratch, logits, rope;
 } Plan;
 
 static size_t max_size(size_t a, size_t b)
@@ -26,6 +27,8 @@ static Plan plan_buffers(const Model *m, int max_pairs)
     /* holds the kept rows' heads, too */
     p.qkv = rows * max_size((size_t)attention_qkv_width(a), out_width) * act;
     p.attn = rows * out_width * act;
+    if (m->config.precision.activations == ACTIVATIONS_STORED)
+        p.rounded = rows * (size_t)apply_widest(a) * act;
     p.shared = a->shared_inter > 0 ? p.rows : 0;
     p.router = rows * (size_t)a->router.n_experts * act;
     if (a->dense_inter > 0)
@@ -75,6 +78,10 @@ static Status take_buffers(Model *m, Err *e)
         TRY(take(m, p.q_low, "low-rank queries", &m->q_low, e));
         TRY(take(m, p.latent, "latents", &m->latent_rows, e));
     }
+    if (p.rounded > 0) {
+        TRY(take(m, p.rounded, "rounded rows", &m->rounded, e));
+        TRY(take(m, p.rounded, "rounded rows", &m->rounded_up, e));
+    }
     if (a->shared_inter > 0)
         TRY(take(m, p.shared, "shared experts' output", &m->shared_out, e));
     TRY(take(m, p.router, "router logits", &m->router_logits, e));
@@ -122,8 +129,8 @@ static Status create_local(Model *m, Err *e)
                      : rows > (size_t)m->config.max_rows ? m->config.max_rows
                                                          : (int)rows;
     TRY(placement_create(&m->placement, a->router.n_experts, m->comm->size, e));
-    TRY(weights_load(m->config.dir, a, &m->placement, m->comm->rank, m->config.ops,
-                     m->config.backend, &m->weights, e));
+    TRY(weights_load(m->config.dir, a, &m->config.precision, &m->placement, m->comm->rank,
+                     m->config.ops, m->config.backend, &m->weights, e));
     if (a->router.n_experts > 0) {
         ExchangeShape shape = {a->router.top_k, a->hidden, a->hidden * m->config.ops->act_bytes,
                                m->config.max_rows, m->config.round_bytes};
@@ -131,7 +138,36 @@ static Status create_local(Model *m, Err *e)
     }
     TRY(take_buffers(m, e));
     TRY(make_rope(m, e));
-    return kv_create(&m->kv, a, KV_F32, m->config.ops, m->config.backend, m->config.kv_bytes, e);
+    return kv_create(&m->kv, a, m->config.precision.kv, m->config.ops, m->config.backend,
+                     m->config.kv_bytes, e);
+}
+
+/* The largest input scales of each layer's experts over all ranks, since rows are rounded before
+ * they are dispatched. Positive floats are ordered like their bits. Collective. */
+static Status share_input_scales(Model *m, Err *e)
+{
+    int n = 2 * m->weights.n_layers;
+    int64_t *bits = calloc((size_t)n, sizeof *bits);
+    if (!bits)
+        return err_set(e, ST_MEMORY, "out of memory for the input scales of %d layers", n / 2);
+    for (int i = 0; i < n; i++) {
+        const LayerWeights *w = &m->weights.layers[i / 2];
+        const RowFormat *f = i % 2 ? &w->experts.inner : &w->expert_rows;
+        uint32_t u;
+        memcpy(&u, &f->input_scale, sizeof u);
+        bits[i] = u;
+    }
+    Status st = comm_max_int64(m->comm, bits, n, e);
+    for (int i = 0; i < n && st == ST_OK; i++) {
+        LayerWeights *w = &m->weights.layers[i / 2];
+        RowFormat *f = i % 2 ? &w->experts.inner : &w->expert_rows;
+        uint32_t u = (uint32_t)bits[i];
+        memcpy(&f->input_scale, &u, sizeof u);
+        if (u == 0 && (f->scheme == ROWS_FP8_STATIC || f->scheme == ROWS_NVFP4_STATIC))
+            st = err_set(e, ST_INPUT, "layer %d: no expert has an input_scale", i / 2);
+    }
+    free(bits);
+    return st;
 }
 
 Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Comm *comm, Err *e)
@@ -146,6 +182,8 @@ Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Co
         st = create_local(m, e);
     }
     st = dist_agree(comm, st, e);
+    if (st == ST_OK)
+        st = dist_agree(comm, share_input_scales(m, e), e);
     if (st != ST_OK) {
         model_destroy(m);
         return st;
@@ -163,7 +201,8 @@ void model_destroy(Model *m)
     void *buffers[] = {m->hidden,        m->normed_is_home ? NULL : m->normed,
                        m->ffn_out,       m->qkv,
                        m->attn,          m->q_low,
-                       m->latent_rows,   m->shared_out,
+                       m->latent_rows,   m->rounded,
+                       m->rounded_up,    m->shared_out,
                        m->router_logits, m->scratch,
                        m->logits,        m->rope_table};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)

@@ -11,10 +11,12 @@
 #include "dist/placement.h"
 #include "model/arch.h"
 #include "model/kv_cache.h"
+#include "model/precision.h"
 #include "model/weights.h"
 
 typedef struct ModelConfig {
     const char *dir;
+    Precision precision;
     const BackendOps *ops; /* borrowed, with the backend */
     Backend *backend;
     int max_rows;        /* per rank and step */
@@ -43,6 +45,8 @@ typedef struct Model {
     void *hidden, *normed, *qkv, *attn, *ffn_out, *scratch; /* act buffers, sized by max_rows */
     /* ATTN_LATENT: [max_rows, q_lora], [max_rows, latent_dim + rope_dim] */
     void *q_low, *latent_rows;
+    /* [max_rows, apply_widest] each where activations are rounded; else NULL */
+    void *rounded, *rounded_up;
     void *shared_out; /* [max_rows, hidden] where there are shared experts */
     void *router_logits, *logits;
     float *expert_weight; /* [max_rows, top_k] */

@@ -14,6 +14,7 @@
 typedef struct Loader {
     const Arch *arch;
     const Checkpoint *c;
+    const Precision *precision;
     const Placement *placement;
     int rank, n_local; /* experts of this rank, per layer */
     Weights *w;
@@ -21,20 +22,9 @@ typedef struct Loader {
     Err *e;
 } Loader;
 
-static FormatId format_of(const TensorEntry *t)
-{
-    return t->dtype == DTYPE_F32 ? FORMAT_F32 : t->dtype == DTYPE_F16 ? FORMAT_F16 : FORMAT_BF16;
-}
-
 static Status in_tensor(const Loader *l, const TensorEntry *t)
 {
     return err_in(l->e, "%s: tensor \"%.200s\"", tensor_set_file(&l->c->files, t), t->name);
-}
-
-/* A stored matrix, whole. */
-static QuantTensor matrix_of(const TensorEntry *t)
-{
-    return quant_plain(format_of(t), t->data, t->shape[0], t->shape[1]);
 }
 
 /* --- vectors --- */
@@ -42,7 +32,7 @@ static QuantTensor matrix_of(const TensorEntry *t)
 /* n values of t from value first on, as float32. */
 static void read_values(Loader *l, const TensorEntry *t, int64_t first, int64_t n, float *out)
 {
-    QuantTensor row = quant_plain(format_of(t), t->data, 1, first + n);
+    QuantTensor row = linear_plain(t, 1, first + n);
     row.format->decode(&row, 0, first, n, out);
     l->w->bytes_read += n * dtype_bytes(t->dtype);
 }
@@ -112,138 +102,193 @@ static Status create_bank(Loader *l, const char *name, WeightUse use, int n_mats
     return ST_OK;
 }
 
+/* --- activations --- */
+
+/* What the inputs of a module are rounded to. Scales that the mode does not use may be missing. */
+static Status rows_of(Loader *l, const LinearTensors *t, RowFormat *out)
+{
+    const QuantScheme *s = t->scheme;
+    *out = (RowFormat){0};
+    if (!s)
+        return ST_OK;
+    bool lacks = s->input && !t->input;
+    l->w->n_missing_input_scales += lacks;
+    if (l->precision->activations != ACTIVATIONS_STORED)
+        return ST_OK;
+    out->scheme = s->rows;
+    out->power_of_two = s->rows_power_of_two;
+    int multiple = row_format_multiple(s->rows);
+    if (t->q.cols % multiple)
+        return err_set(
+            l->e, ST_INPUT,
+            "%s: tensor \"%.200s\": %lld inputs, but rounding them as %s needs multiples "
+            "of %d",
+            tensor_set_file(&l->c->files, t->weight), t->weight->name, (long long)t->q.cols,
+            row_scheme_name(s->rows), multiple);
+    return s->input ? linear_input_scale(&l->c->files, t, 0, &out->input_scale, l->e) : ST_OK;
+}
+
+/* --- linear layers --- */
+
+static Status set_view(Loader *l, Weight *w, int mat, int part, const LinearTensors *t,
+                       const QuantTensor *view, int expert, int64_t first, int64_t step)
+{
+    TRY(linear_check_scales(&l->c->files, t, expert, view, first, step, l->e));
+    return set_part(l, w, mat, part, view, t->weight);
+}
+
+static void prefetch(const LinearTensors *t)
+{
+    file_will_need(t->weight->data, (size_t)t->weight->bytes);
+}
+
 /* One matrix of up to MAX_PARTS stored ones, stacked on the output side. */
-static Status load_matrix(Loader *l, const char *name, WeightUse use,
-                          const TensorEntry *const *tensors, int n_parts, Weight **out)
+static Status load_linear(Loader *l, const char *name, WeightUse use,
+                          const LinearTensors *const *tensors, int n_parts, Linear *out)
 {
     WeightPart parts[MAX_PARTS];
+    *out = (Linear){.n_parts = n_parts, .cols = (int)tensors[0]->q.cols};
     for (int i = 0; i < n_parts; i++) {
-        file_will_need(tensors[i]->data, (size_t)tensors[i]->bytes);
-        parts[i] = (WeightPart){format_of(tensors[i]), tensors[i]->shape[0], 1, SCALE_NONE};
+        prefetch(tensors[i]);
+        parts[i] = weight_part(&tensors[i]->q);
+        TRY(rows_of(l, tensors[i], &out->rows[i]));
     }
-    TRY(create_bank(l, name, use, 1, parts, n_parts, tensors[0]->shape[1], out));
+    TRY(create_bank(l, name, use, 1, parts, n_parts, tensors[0]->q.cols, &out->w));
     for (int i = 0; i < n_parts; i++) {
-        QuantTensor q = matrix_of(tensors[i]);
-        TRY(set_part(l, *out, 0, i, &q, tensors[i]));
+        QuantTensor view;
+        TRY(linear_view(&l->c->files, tensors[i], 0, &view, l->e));
+        TRY(set_view(l, out->w, 0, i, tensors[i], &view, 0, 0, 1));
     }
     return ST_OK;
 }
 
 /* --- experts --- */
 
-/* One expert's matrices, seen where they lie, and what to blame for each. */
+/* One expert's matrices, seen where they lie. */
 typedef struct ExpertView {
-    QuantTensor gate, up, down;
-    const TensorEntry *gate_from, *up_from, *down_from;
+    const LinearTensors *from[3]; /* gate, up, down */
+    QuantTensor q[3];
+    int64_t first[3], step[3]; /* rows of the stored matrix that the view has */
 } ExpertView;
 
-/* Rows first, first + step, ... of expert i in a stack of plain matrices [E, rows, cols]. */
-static QuantTensor stack_rows(const TensorEntry *t, int i, int64_t first, int64_t n)
+static Status view_expert(Loader *l, const ExpertTensors *t, int i, ExpertView *out)
 {
-    int64_t rows = t->shape[1], cols = t->shape[2], size = dtype_bytes(t->dtype);
-    return quant_plain(format_of(t), t->data + (i * rows + first) * cols * size, n, cols);
-}
-
-/* The same of a stack stored as [E, cols, all rows]: row r of the view is column first + step * r
- * of the file. */
-static QuantTensor stack_columns(const TensorEntry *t, int i, int64_t first, int64_t step,
-                                 int64_t n)
-{
-    int64_t cols = t->shape[1], all = t->shape[2], size = dtype_bytes(t->dtype);
-    QuantTensor q = quant_plain(format_of(t), t->data + (i * cols * all + first) * size, n, cols);
-    q.row_bytes = step * size;
-    q.unit_stride = all * size;
-    return q;
-}
-
-/* Rows first, first + step, ... of expert i in [E, rows, blocks, 16] with scales [E, rows, blocks].
- */
-static QuantTensor stack_mxfp4(const TensorEntry *codes, const TensorEntry *scales, int i,
-                               int64_t first, int64_t step, int64_t n)
-{
-    int64_t rows = codes->shape[1], blocks = codes->shape[2], at = i * rows + first;
-    return (QuantTensor){.format = quant_format(FORMAT_MXFP4),
-                         .rows = n,
-                         .cols = 32 * blocks,
-                         .data = codes->data + at * blocks * 16,
-                         .row_bytes = step * blocks * 16,
-                         .unit_stride = 1,
-                         .scales = scales->data + at * blocks,
-                         .scale_type = SCALE_E8M0,
-                         .group = 32,
-                         .scale_rows = 1,
-                         .scale_row_bytes = step * blocks,
-                         .scale_col_bytes = 1};
-}
-
-static ExpertView view_expert(const ExpertTensors *t, int i, int64_t inter, int64_t hidden)
-{
-    ExpertView v = {.gate_from = t->gate_up, .up_from = t->gate_up, .down_from = t->stacked_down};
-    switch (t->storage) {
-    case STORED_SINGLE:
-        v.gate_from = t->gate[i];
-        v.up_from = t->up[i];
-        v.down_from = t->down[i];
-        v.gate = matrix_of(t->gate[i]);
-        v.up = matrix_of(t->up[i]);
-        v.down = matrix_of(t->down[i]);
-        break;
-    case STORED_STACKED:
-        v.gate = stack_rows(t->gate_up, i, 0, inter);
-        v.up = stack_rows(t->gate_up, i, inter, inter);
-        v.down = stack_rows(t->stacked_down, i, 0, hidden);
-        break;
-    case STORED_TRANSPOSED:
-        v.gate = stack_columns(t->gate_up, i, 0, 2, inter);
-        v.up = stack_columns(t->gate_up, i, 1, 2, inter);
-        v.down = stack_columns(t->stacked_down, i, 0, 1, hidden);
-        break;
-    case STORED_MXFP4:
-        v.gate = stack_mxfp4(t->gate_up, t->gate_up_scales, i, 0, 2, inter);
-        v.up = stack_mxfp4(t->gate_up, t->gate_up_scales, i, 1, 2, inter);
-        v.down = stack_mxfp4(t->stacked_down, t->down_scales, i, 0, 1, hidden);
-        break;
+    const TensorSet *files = &l->c->files;
+    *out = (ExpertView){.step = {1, 1, 1}};
+    if (!t->stacked) {
+        const LinearTensors *const from[] = {&t->gate[i], &t->up[i], &t->down[i]};
+        for (int p = 0; p < 3; p++) {
+            out->from[p] = from[p];
+            TRY(linear_view(files, from[p], 0, &out->q[p], l->e));
+        }
+        return ST_OK;
     }
-    return v;
+    int64_t inter = l->arch->moe_inter;
+    QuantTensor both;
+    TRY(linear_view(files, &t->gate_up, i, &both, l->e));
+    out->from[0] = out->from[1] = &t->gate_up;
+    out->from[2] = &t->stacked_down;
+    out->first[1] = t->interleaved ? 1 : inter;
+    out->step[0] = out->step[1] = t->interleaved ? 2 : 1;
+    for (int p = 0; p < 2; p++)
+        out->q[p] = linear_rows(&both, out->first[p], out->step[p], inter);
+    return linear_view(files, &t->stacked_down, i, &out->q[2], l->e);
 }
 
 /* Expert i's share of a stack. */
-static const uint8_t *slice_of(const TensorEntry *t, int i, size_t *bytes)
+static void prefetch_slice(const LinearTensors *t, int i)
 {
-    *bytes = (size_t)(t->bytes / t->shape[0]);
-    return t->data + (size_t)i * *bytes;
+    size_t bytes = (size_t)(t->weight->bytes / t->weight->shape[0]);
+    file_will_need(t->weight->data + (size_t)i * bytes, bytes);
 }
 
 static void prefetch_expert(const ExpertTensors *t, int i)
 {
-    if (t->storage == STORED_SINGLE) {
-        const TensorEntry *all[] = {t->gate[i], t->up[i], t->down[i]};
-        for (int k = 0; k < 3; k++)
-            file_will_need(all[k]->data, (size_t)all[k]->bytes);
+    if (t->stacked) {
+        prefetch_slice(&t->gate_up, i);
+        prefetch_slice(&t->stacked_down, i);
         return;
     }
-    const TensorEntry *all[] = {t->gate_up, t->stacked_down};
-    for (int k = 0; k < 2; k++) {
-        size_t bytes;
-        const uint8_t *at = slice_of(all[k], i, &bytes);
-        file_will_need(at, bytes);
-    }
+    prefetch(&t->gate[i]);
+    prefetch(&t->up[i]);
+    prefetch(&t->down[i]);
 }
 
-/* E8M0 has one code for NaN; a block with it would spoil every row that meets the expert. */
-static Status check_scales(Loader *l, const TensorEntry *t, int i)
+/* --- activations of experts --- */
+
+static const LinearTensors *projection(const ExpertTensors *t, int p, int i)
 {
-    size_t bytes;
-    const uint8_t *at = slice_of(t, i, &bytes), *nan = memchr(at, 255, bytes);
-    if (!nan)
+    if (t->stacked)
+        return p < 2 ? &t->gate_up : &t->stacked_down;
+    const LinearTensors *const banks[] = {t->gate, t->up, t->down};
+    return &banks[p][i];
+}
+
+/* The largest input scale of this rank's experts over projections from .. end-1; 0: it has none.
+ * Rows are rounded once, before they are dispatched, so all experts must share one (contract.md
+ * 7). */
+static Status largest_scale(Loader *l, const ExpertTensors *t, int from, int end, float *out)
+{
+    *out = 0;
+    for (int k = 0; k < l->n_local; k++) {
+        int expert = placement_expert(l->placement, l->rank, k);
+        for (int p = from; p < end; p++) {
+            const LinearTensors *lin = projection(t, p, expert);
+            float scale;
+            if (!lin->input && l->precision->fill_input_scales)
+                continue;
+            TRY(linear_input_scale(&l->c->files, lin, expert, &scale, l->e));
+            *out = scale > *out ? scale : *out;
+        }
+    }
+    return ST_OK;
+}
+
+static void count_missing(Loader *l, const ExpertTensors *t)
+{
+    int n = t->stacked ? 1 : l->arch->router.n_experts;
+    for (int i = 0; i < n; i++)
+        for (int p = t->stacked ? 1 : 0; p < 3; p++) {
+            const LinearTensors *lin = projection(t, p, i);
+            l->w->n_missing_input_scales += lin->scheme && lin->scheme->input && !lin->input;
+        }
+}
+
+/* One side of the experts: the rows that reach them (projections 0 and 1), or the products before
+ * the last matrix (2). */
+static Status expert_rows(Loader *l, const ExpertTensors *t, int from, int end, RowFormat *out)
+{
+    const LinearTensors *first = projection(t, from, 0);
+    const QuantScheme *s = first->scheme;
+    *out = (RowFormat){0};
+    if (l->precision->per_token_experts) {
+        if (!s || s->rows != ROWS_NVFP4_STATIC)
+            return err_set(l->e, ST_INPUT,
+                           "%s: tensor \"%.200s\": --activation-override nvfp4_per_token needs "
+                           "experts in NVFP4 with quantized activations (W4A4), these are %s",
+                           tensor_set_file(&l->c->files, first->weight), first->weight->name,
+                           s ? s->algo : "unquantized");
+        out->scheme = ROWS_NVFP4_TOKEN;
         return ST_OK;
-    int64_t offset = nan - at;
-    return err_set(
-        l->e, ST_INPUT,
-        "%s: tensor \"%.200s\": scale [%d, %lld, %lld] is 255 (not a number), expected 0 to "
-        "254",
-        tensor_set_file(&l->c->files, t), t->name, i, (long long)(offset / t->shape[2]),
-        (long long)(offset % t->shape[2]));
+    }
+    if (!s || l->precision->activations != ACTIVATIONS_STORED)
+        return ST_OK;
+    for (int p = from; p < end; p++)
+        if (!projection(t, p, 0)->scheme || projection(t, p, 0)->scheme->rows != s->rows)
+            return err_set(l->e, ST_INPUT,
+                           "%s: tensor \"%.200s\": gate and up of an expert declare different "
+                           "activations, but its rows are rounded once",
+                           tensor_set_file(&l->c->files, first->weight), first->weight->name);
+    out->scheme = s->rows;
+    out->power_of_two = s->rows_power_of_two;
+    if (first->q.cols % row_format_multiple(s->rows))
+        return err_set(
+            l->e, ST_INPUT,
+            "%s: tensor \"%.200s\": %lld inputs, but rounding them as %s needs multiples "
+            "of %d",
+            tensor_set_file(&l->c->files, first->weight), first->weight->name,
+            (long long)first->q.cols, row_scheme_name(s->rows), row_format_multiple(s->rows));
+    return s->input ? largest_scale(l, t, from, end, &out->input_scale) : ST_OK;
 }
 
 /* Biases of this rank's experts, gate and up drawn apart. */
@@ -283,26 +328,29 @@ fail:
 static Status set_expert(Loader *l, const ExpertTensors *t, Weight *w13, Weight *w2, int k,
                          int expert)
 {
-    ExpertView v = view_expert(t, expert, l->arch->moe_inter, l->arch->hidden);
-    if (t->storage == STORED_MXFP4) {
-        TRY(check_scales(l, t->gate_up_scales, expert));
-        TRY(check_scales(l, t->down_scales, expert));
-    }
-    TRY(set_part(l, w13, k, 0, &v.gate, v.gate_from));
-    TRY(set_part(l, w13, k, 1, &v.up, v.up_from));
-    return set_part(l, w2, k, 0, &v.down, v.down_from);
+    Weight *const banks[] = {w13, w13, w2};
+    ExpertView v;
+    TRY(view_expert(l, t, expert, &v));
+    for (int p = 0; p < 3; p++)
+        TRY(set_view(l, banks[p], k, p == 1, v.from[p], &v.q[p], expert, v.first[p], v.step[p]));
+    return ST_OK;
 }
 
-static Status load_experts(Loader *l, int layer, const ExpertTensors *t, FfnSpec *spec)
+static Status load_experts(Loader *l, int layer, const ExpertTensors *t, LayerWeights *out)
 {
     const Arch *a = l->arch;
+    FfnSpec *spec = &out->experts;
     char name[64];
     Weight *w13, *w2;
+    count_missing(l, t);
+    TRY(expert_rows(l, t, 0, 2, &out->expert_rows));
+    TRY(expert_rows(l, t, 2, 3, &spec->inner));
     if (l->n_local == 0)
         return ST_OK;
-    ExpertView v = view_expert(t, 0, a->moe_inter, a->hidden);
-    WeightPart gate_up[] = {weight_part(&v.gate), weight_part(&v.up)};
-    WeightPart down = weight_part(&v.down);
+    ExpertView v;
+    TRY(view_expert(l, t, 0, &v));
+    WeightPart gate_up[] = {weight_part(&v.q[0]), weight_part(&v.q[1])};
+    WeightPart down = weight_part(&v.q[2]);
     snprintf(name, sizeof name, "layers.%d.experts.gate_up", layer);
     TRY(create_bank(l, name, WEIGHT_MATMUL, l->n_local, gate_up, 2, a->hidden, &w13));
     spec->w13 = w13;
@@ -319,84 +367,124 @@ static Status load_experts(Loader *l, int layer, const ExpertTensors *t, FfnSpec
 
 /* --- layers --- */
 
-/* A FFN that every token goes through: a dense layer, or shared experts. */
+/* A FFN that every token goes through: a dense layer, or shared experts. rows [2]: of gate, up. */
 static Status load_ffn(Loader *l, int layer, const char *what, const FfnTensors *t, int64_t inter,
-                       FfnSpec *spec)
+                       FfnSpec *spec, RowFormat *rows)
 {
-    const TensorEntry *gate_up[] = {t->gate, t->up};
+    const LinearTensors *gate_up[] = {&t->gate, &t->up}, *down = &t->down;
     char name[64];
-    Weight *w = NULL;
+    Linear linear;
     spec->inter = inter;
     snprintf(name, sizeof name, "layers.%d.%s.gate_up", layer, what);
-    Status st = load_matrix(l, name, WEIGHT_MATMUL, gate_up, 2, &w);
-    spec->w13 = w;
+    Status st = load_linear(l, name, WEIGHT_MATMUL, gate_up, 2, &linear);
+    spec->w13 = linear.w;
+    rows[0] = linear.rows[0];
+    rows[1] = linear.rows[1];
     TRY(st);
     snprintf(name, sizeof name, "layers.%d.%s.down", layer, what);
-    st = load_matrix(l, name, WEIGHT_MATMUL, &t->down, 1, &w);
-    spec->w2 = w;
+    st = load_linear(l, name, WEIGHT_MATMUL, &down, 1, &linear);
+    spec->w2 = linear.w;
+    spec->inner = linear.rows[0];
     return st;
 }
 
-static Status load_layer_matrix(Loader *l, int layer, const char *what, const TensorEntry *t,
-                                Weight **out)
+static Status load_layer_linear(Loader *l, int layer, const char *what, const LinearTensors *t,
+                                Linear *out)
 {
     char name[64];
     snprintf(name, sizeof name, "layers.%d.%s", layer, what);
-    return load_matrix(l, name, WEIGHT_MATMUL, &t, 1, out);
+    return load_linear(l, name, WEIGHT_MATMUL, &t, 1, out);
 }
 
 static Status load_heads(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
 {
-    const TensorEntry *qkv[] = {t->q, t->k, t->v}, *bias[] = {t->q_bias, t->k_bias, t->v_bias};
+    const LinearTensors *qkv[] = {&t->q, &t->k, &t->v};
+    const TensorEntry *bias[] = {t->q_bias, t->k_bias, t->v_bias};
     char name[64];
     snprintf(name, sizeof name, "layers.%d.qkv", layer);
-    TRY(load_matrix(l, name, WEIGHT_MATMUL, qkv, 3, &out->qkv));
-    TRY(load_vector(l, "biases", bias, 3, &out->qkv_bias));
+    TRY(load_linear(l, name, WEIGHT_MATMUL, qkv, 3, &out->qkv));
+    TRY(load_vector(l, "biases", bias, 3, &out->qkv.bias));
     TRY(load_one_vector(l, "norms", t->q_norm, &out->q_norm));
     TRY(load_one_vector(l, "norms", t->k_norm, &out->k_norm));
     return load_one_vector(l, "sinks", t->sinks, &out->sinks);
 }
 
 /* kv_b_proj twice: as it is, a matrix per head, and its k_nope rows with inputs and outputs
- * exchanged. */
-static Status load_latent_up(Loader *l, int layer, const TensorEntry *t, LayerWeights *out)
+ * exchanged. Quantized, only the first keeps its format: scales do not turn with the matrix, so the
+ * second holds the decoded values. */
+static Status load_latent_up(Loader *l, int layer, const LinearTensors *t, LayerWeights *out)
 {
     const LatentSpec *s = &l->arch->latent;
-    FormatId format = format_of(t);
-    int64_t size = dtype_bytes(t->dtype), row = s->latent_dim * size, head = s->nope_dim + s->v_dim;
-    const WeightPart up[] = {{format, s->nope_dim, 1, SCALE_NONE},
-                             {format, s->v_dim, 1, SCALE_NONE}};
-    const WeightPart absorb = {format, s->latent_dim, 1, SCALE_NONE};
+    int64_t head = s->nope_dim + s->v_dim;
+    QuantTensor all;
+    float *decoded = NULL;
+    Status st = ST_OK;
     char name[64];
-    file_will_need(t->data, (size_t)t->bytes);
-    snprintf(name, sizeof name, "layers.%d.latent_up", layer);
-    TRY(create_bank(l, name, WEIGHT_MATMUL, s->n_heads, up, 2, s->latent_dim, &out->latent_up));
-    snprintf(name, sizeof name, "layers.%d.latent_absorb", layer);
-    TRY(create_bank(l, name, WEIGHT_MATMUL, s->n_heads, &absorb, 1, s->nope_dim,
-                    &out->latent_absorb));
-    for (int h = 0; h < s->n_heads; h++) {
-        const uint8_t *at = t->data + h * head * row;
-        QuantTensor k = quant_plain(format, at, s->nope_dim, s->latent_dim);
-        QuantTensor v = quant_plain(format, at + s->nope_dim * row, s->v_dim, s->latent_dim);
-        QuantTensor turned = quant_plain(format, at, s->latent_dim, s->nope_dim);
-        turned.row_bytes = size;
-        turned.unit_stride = row;
-        TRY(set_part(l, out->latent_up, h, 0, &k, t));
-        TRY(set_part(l, out->latent_up, h, 1, &v, t));
-        TRY(set_part(l, out->latent_absorb, h, 0, &turned, t));
+    prefetch(t);
+    TRY(linear_view(&l->c->files, t, 0, &all, l->e));
+    TRY(linear_check_scales(&l->c->files, t, 0, &all, 0, 1, l->e));
+    TRY(rows_of(l, t, &out->latent_rounding));
+    WeightPart up[] = {weight_part(&all), weight_part(&all)}, absorb = weight_part(&all);
+    up[0].rows = s->nope_dim;
+    up[1].rows = s->v_dim;
+    absorb.rows = s->latent_dim;
+    if (t->scheme) {
+        absorb = (WeightPart){FORMAT_F32, s->latent_dim, 1, SCALE_NONE};
+        decoded = malloc((size_t)(s->nope_dim * s->latent_dim) * sizeof *decoded);
+        if (!decoded)
+            return err_set(l->e, ST_MEMORY, "not enough memory for a head of kv_b_proj");
     }
-    return ST_OK;
+    snprintf(name, sizeof name, "layers.%d.latent_up", layer);
+    TRY_GOTO(
+        create_bank(l, name, WEIGHT_MATMUL, s->n_heads, up, 2, s->latent_dim, &out->latent_up));
+    snprintf(name, sizeof name, "layers.%d.latent_absorb", layer);
+    TRY_GOTO(create_bank(l, name, WEIGHT_MATMUL, s->n_heads, &absorb, 1, s->nope_dim,
+                         &out->latent_absorb));
+    for (int h = 0; h < s->n_heads; h++) {
+        QuantTensor k = quant_rows(&all, h * head, s->nope_dim);
+        QuantTensor v = quant_rows(&all, h * head + s->nope_dim, s->v_dim);
+        QuantTensor turned = k;
+        if (decoded) {
+            quant_decode(&k, decoded);
+            turned = quant_plain(FORMAT_F32, decoded, s->nope_dim, s->latent_dim);
+        }
+        int64_t row_bytes = turned.row_bytes;
+        turned.row_bytes = turned.unit_stride;
+        turned.unit_stride = row_bytes;
+        turned.rows = s->latent_dim;
+        turned.cols = s->nope_dim;
+        TRY_GOTO(set_part(l, out->latent_up, h, 0, &k, t->weight));
+        TRY_GOTO(set_part(l, out->latent_up, h, 1, &v, t->weight));
+        TRY_GOTO(set_part(l, out->latent_absorb, h, 0, &turned, t->weight));
+    }
+fail:
+    free(decoded);
+    return st;
 }
 
 static Status load_latent(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
 {
-    if (t->q_a)
-        TRY(load_layer_matrix(l, layer, "q_a", t->q_a, &out->q_a));
+    if (t->q_a.weight)
+        TRY(load_layer_linear(l, layer, "q_a", &t->q_a, &out->q_a));
     TRY(load_one_vector(l, "norms", t->q_a_norm, &out->q_a_norm));
-    TRY(load_layer_matrix(l, layer, "q", t->q, &out->q));
-    TRY(load_layer_matrix(l, layer, "kv_a", t->kv_a, &out->kv_a));
+    TRY(load_layer_linear(l, layer, "q", &t->q, &out->q));
+    TRY(load_layer_linear(l, layer, "kv_a", &t->kv_a, &out->kv_a));
     TRY(load_one_vector(l, "norms", t->kv_a_norm, &out->kv_a_norm));
-    return load_latent_up(l, layer, t->kv_b, out);
+    return load_latent_up(l, layer, &t->kv_b, out);
+}
+
+/* Scales of the cache, which only a quantized one uses. */
+static Status load_kv_format(Loader *l, const LayerTensors *t, KvFormat *out)
+{
+    *out = (KvFormat){l->precision->kv, 1, 1};
+    if (out->dtype != KV_FP8 && out->dtype != KV_NVFP4)
+        return ST_OK;
+    l->w->n_missing_kv_scales += !t->k_scale;
+    if (t->k_scale)
+        TRY(linear_kv_scale(&l->c->files, t->k_scale, &out->k_scale, l->e));
+    if (t->v_scale)
+        TRY(linear_kv_scale(&l->c->files, t->v_scale, &out->v_scale, l->e));
+    return ST_OK;
 }
 
 static Status load_attention(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
@@ -407,8 +495,9 @@ static Status load_attention(Loader *l, int layer, const LayerTensors *t, LayerW
         TRY(load_latent(l, layer, t, out));
     else
         TRY(load_heads(l, layer, t, out));
-    TRY(load_layer_matrix(l, layer, "o", t->o, &out->o));
-    return load_one_vector(l, "biases", t->o_bias, &out->o_bias);
+    TRY(load_kv_format(l, t, &out->kv));
+    TRY(load_layer_linear(l, layer, "o", &t->o, &out->o));
+    return load_one_vector(l, "biases", t->o_bias, &out->o.bias);
 }
 
 static Status load_layer(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
@@ -418,17 +507,18 @@ static Status load_layer(Loader *l, int layer, const LayerTensors *t, LayerWeigh
     TRY(load_attention(l, layer, t, out));
     out->experts = out->dense = out->shared = (FfnSpec){.hidden = a->hidden, .act = a->act};
     if (!a->layers[layer].moe)
-        return load_ffn(l, layer, "mlp", &t->dense, a->dense_inter, &out->dense);
-    TRY(load_layer_matrix(l, layer, "router", t->router, &out->router));
-    TRY(load_one_vector(l, "biases", t->router_bias, &out->router_bias));
+        return load_ffn(l, layer, "mlp", &t->dense, a->dense_inter, &out->dense, out->dense_rows);
+    TRY(load_layer_linear(l, layer, "router", &t->router, &out->router));
+    TRY(load_one_vector(l, "biases", t->router_bias, &out->router.bias));
     TRY(load_one_vector(l, "biases", t->router_correction, &out->router_correction));
     if (a->shared_inter > 0)
-        TRY(load_ffn(l, layer, "shared", &t->shared, a->shared_inter, &out->shared));
+        TRY(load_ffn(l, layer, "shared", &t->shared, a->shared_inter, &out->shared,
+                     out->shared_rows));
     if (a->shared_gate)
-        TRY(load_layer_matrix(l, layer, "shared_gate", t->shared_gate, &out->shared_gate));
+        TRY(load_layer_linear(l, layer, "shared_gate", &t->shared_gate, &out->shared_gate));
     out->experts.inter = a->moe_inter;
     l->account = &l->w->expert_bytes;
-    return load_experts(l, layer, &t->experts, &out->experts);
+    return load_experts(l, layer, &t->experts, out);
 }
 
 static Status load_all(Loader *l)
@@ -436,19 +526,30 @@ static Status load_all(Loader *l)
     Weights *w = l->w;
     const Checkpoint *c = l->c;
     l->account = &w->dense_bytes;
-    TRY(load_matrix(l, "embedding", WEIGHT_LOOKUP, &c->embed, 1, &w->embed));
+    const LinearTensors *embed = &c->embed, *head = &c->head;
+    Linear table;
+    Status st = load_linear(l, "embedding", WEIGHT_LOOKUP, &embed, 1, &table);
+    w->embed = table.w;
+    TRY(st);
     TRY(load_one_vector(l, "norms", c->final_norm, &w->final_norm));
     for (int i = 0; i < w->n_layers; i++)
         TRY(load_layer(l, i, &c->layers[i], &w->layers[i]));
     l->account = &w->dense_bytes;
-    return load_matrix(l, "head", WEIGHT_MATMUL, &c->head, 1, &w->head);
+    return load_linear(l, "head", WEIGHT_MATMUL, &head, 1, &w->head);
 }
 
-Status weights_load(const char *dir, const Arch *arch, const Placement *placement, int rank,
-                    const BackendOps *ops, Backend *backend, Weights *out, Err *e)
+Status weights_load(const char *dir, const Arch *arch, const Precision *precision,
+                    const Placement *placement, int rank, const BackendOps *ops, Backend *backend,
+                    Weights *out, Err *e)
 {
     Checkpoint c = {0};
-    Loader l = {.arch = arch, .c = &c, .placement = placement, .rank = rank, .w = out, .e = e};
+    Loader l = {.arch = arch,
+                .c = &c,
+                .precision = precision,
+                .placement = placement,
+                .rank = rank,
+                .w = out,
+                .e = e};
     Status st;
     *out = (Weights){.ops = ops, .backend = backend};
     if (arch->router.n_experts > 0)
@@ -483,6 +584,12 @@ static void free_matrix(Weights *w, const Weight *m)
     w->ops->weight_destroy(w->backend, (Weight *)(uintptr_t)m);
 }
 
+static void free_linear(Weights *w, const Linear *l)
+{
+    free_matrix(w, l->w);
+    free_vector(w, l->bias);
+}
+
 static void free_ffn(Weights *w, const FfnSpec *spec)
 {
     free_matrix(w, spec->w13);
@@ -493,17 +600,17 @@ static void free_ffn(Weights *w, const FfnSpec *spec)
 
 static void free_layer(Weights *w, const LayerWeights *layer)
 {
-    const float *vectors[] = {layer->attn_norm, layer->ffn_norm,    layer->qkv_bias,
-                              layer->q_norm,    layer->k_norm,      layer->o_bias,
-                              layer->sinks,     layer->router_bias, layer->router_correction,
-                              layer->q_a_norm,  layer->kv_a_norm};
-    const Weight *matrices[] = {
-        layer->qkv,  layer->o,         layer->router,        layer->q_a,        layer->q,
-        layer->kv_a, layer->latent_up, layer->latent_absorb, layer->shared_gate};
+    const float *vectors[] = {
+        layer->attn_norm, layer->ffn_norm, layer->q_norm,    layer->k_norm,
+        layer->sinks,     layer->q_a_norm, layer->kv_a_norm, layer->router_correction};
+    const Linear *linears[] = {&layer->qkv,  &layer->o,      &layer->q_a,        &layer->q,
+                               &layer->kv_a, &layer->router, &layer->shared_gate};
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         free_vector(w, vectors[i]);
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
-        free_matrix(w, matrices[i]);
+    for (size_t i = 0; i < sizeof linears / sizeof *linears; i++)
+        free_linear(w, linears[i]);
+    free_matrix(w, layer->latent_up);
+    free_matrix(w, layer->latent_absorb);
     free_ffn(w, &layer->experts);
     free_ffn(w, &layer->dense);
     free_ffn(w, &layer->shared);
@@ -517,7 +624,7 @@ void weights_free(Weights *w)
         free_layer(w, &w->layers[i]);
     free(w->layers);
     free_matrix(w, w->embed);
-    free_matrix(w, w->head);
+    free_linear(w, &w->head);
     free_vector(w, w->final_norm);
     *w = (Weights){0};
 }

@@ -5,29 +5,39 @@
 
 #include "dist/placement.h"
 #include "model/arch.h"
+#include "model/precision.h"
+
+/* A matrix that every token meets, with what its inputs are rounded to. */
+typedef struct Linear {
+    Weight *w;
+    float *bias; /* [outputs] or NULL */
+    int n_parts, cols;
+    RowFormat rows[MAX_PARTS]; /* of each part */
+} Linear;
 
 typedef struct LayerWeights {
     float *attn_norm, *ffn_norm; /* [hidden] */
-    Weight *qkv;                 /* parts q, k, v */
-    float *qkv_bias;             /* [(n_heads + 2 n_kv_heads) * head_dim] or NULL */
+    Linear qkv;                  /* parts q, k, v */
     float *q_norm, *k_norm;      /* [head_dim], or the full width for QK_NORM_FULL; or NULL */
-    Weight *o;
-    float *o_bias; /* [hidden] or NULL */
-    float *sinks;  /* [n_heads] or NULL */
-    /* ATTN_LATENT, instead of qkv: q_a and q_a_norm are NULL without q_lora, q is then over
+    Linear o;
+    float *sinks; /* [n_heads] or NULL */
+    KvFormat kv;
+    /* ATTN_LATENT, instead of qkv: q_a and q_a_norm are empty without q_lora, q is then over
      * hidden. */
     /* [q_lora], [n_heads * (nope + rope)], [latent_dim + rope_dim] outputs */
-    Weight *q_a, *q, *kv_a;
+    Linear q_a, q, kv_a;
     float *q_a_norm, *kv_a_norm;       /* [q_lora], [latent_dim] */
     Weight *latent_up, *latent_absorb; /* LatentWeights */
-    Weight *router;
-    float *router_bias;       /* [n_experts] or NULL */
+    RowFormat latent_rounding;         /* of the latent, once, before both uses of kv_b_proj */
+    Linear router;
     float *router_correction; /* [n_experts] or NULL */
     /* this rank's experts, in local order; w13 NULL when it owns none, or in a dense layer */
     FfnSpec experts;
-    FfnSpec dense;       /* of a dense layer; w13 NULL otherwise */
-    FfnSpec shared;      /* shared experts of a MoE layer as one FFN; w13 NULL: none */
-    Weight *shared_gate; /* [1, hidden] or NULL */
+    RowFormat expert_rows; /* what rows are rounded to before they are dispatched */
+    FfnSpec dense;         /* of a dense layer; w13 NULL otherwise */
+    FfnSpec shared;        /* shared experts of a MoE layer as one FFN; w13 NULL: none */
+    RowFormat dense_rows[2], shared_rows[2]; /* what gate reads, what up reads */
+    Linear shared_gate;                      /* [1, hidden], or empty */
 } LayerWeights;
 
 typedef struct Weights {
@@ -35,19 +45,24 @@ typedef struct Weights {
     Backend *backend;
     int n_layers;
     Weight *embed;     /* WEIGHT_LOOKUP */
-    Weight *head;      /* also when tied: the two uses have different layouts */
+    Linear head;       /* also when tied: the two uses have different layouts */
     float *final_norm; /* [hidden] */
     LayerWeights *layers;
     /* What loading cost, for metrics. */
     int64_t bytes_read, dense_bytes, expert_bytes;
+    /* Declared static activations without a scale; layers whose quantized cache has none. */
+    int n_missing_input_scales, n_missing_kv_scales;
 } Weights;
 
 /* Reads DIR/model.safetensors or the parts of DIR/model.safetensors.index.json. Checks that
  * every expected tensor is there with the right dtype and shape and that every tensor in the
  * files is used or skipped for a stated reason (all headers, on every rank); reads only the
- * experts that placement gives to rank. Not collective. */
-Status weights_load(const char *dir, const Arch *arch, const Placement *placement, int rank,
-                    const BackendOps *ops, Backend *backend, Weights *out, Err *e);
+ * experts that placement gives to rank. Where experts round by a static scale, input_scale of
+ * expert_rows and experts.inner is the largest of this rank's experts (0: it has none), and the
+ * caller takes the largest over ranks. Not collective. */
+Status weights_load(const char *dir, const Arch *arch, const Precision *precision,
+                    const Placement *placement, int rank, const BackendOps *ops, Backend *backend,
+                    Weights *out, Err *e);
 void weights_free(Weights *w);
 
 /* Digest of a checkpoint as contract.md section 4 says: config and tokenizer files, every

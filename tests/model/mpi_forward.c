@@ -17,6 +17,7 @@ enum { MAX_ROWS = 144 }; /* the longest prompt has 137 */
 typedef struct Golden {
     FileMap map;
     SafeTensors tensors;
+    const char *tensor; /* what to compare with: "logits", "stored" */
 } Golden;
 
 static const TensorEntry *entry(const Golden *g, const char *what, int k)
@@ -68,19 +69,23 @@ static Status run_prompt(Model *m, const int32_t *ids, int n, int n_prompt, int 
     return st;
 }
 
-static double worst_ratio(const float *got, const TensorEntry *want)
+/* Over the reference's deviation; with l2, the relative L2. */
+static double worst_ratio(const float *got, const TensorEntry *want, bool l2)
 {
     int64_t n = want->shape[0] * want->shape[1];
-    double sum = 0, squares = 0, most = 0;
+    double sum = 0, squares = 0, most = 0, apart = 0;
     for (int64_t i = 0; i < n; i++) {
         float w;
         memcpy(&w, want->data + 4 * i, 4);
         double d = fabs((double)got[i] - (double)w);
         most = d <= most ? most : d;
+        apart += d * d;
         sum += (double)w;
         squares += (double)w * (double)w;
     }
     double mean = sum / (double)n;
+    if (l2)
+        return sqrt(apart / squares);
     return most / sqrt(squares / (double)n - mean * mean);
 }
 
@@ -89,7 +94,7 @@ static double worst_ratio(const float *got, const TensorEntry *want)
 static int compare_prompt(Model *m, const Golden *g, int k, int n_prompt, const int *chunks,
                           int n_chunks, const char *name, double *worst)
 {
-    const TensorEntry *ids_entry = entry(g, "input_ids", k), *want = entry(g, "logits", k);
+    const TensorEntry *ids_entry = entry(g, "input_ids", k), *want = entry(g, g->tensor, k);
     int n = (int)ids_entry->shape[0], failed = 0;
     int32_t ids[MAX_ROWS];
     bool home = m->comm->rank == k % m->comm->size;
@@ -108,7 +113,7 @@ static int compare_prompt(Model *m, const Golden *g, int k, int n_prompt, const 
         if (!home || failed)
             continue;
         if (c == 0)
-            *worst = fmax(*worst, worst_ratio(first, want));
+            *worst = fmax(*worst, worst_ratio(first, want, strcmp(g->tensor, "logits") != 0));
         else
             failed += check_true("another chunking gives the same bits",
                                  memcmp(first, again, bytes) == 0);
@@ -120,7 +125,7 @@ static int compare_prompt(Model *m, const Golden *g, int k, int n_prompt, const 
 
 /* Every position as prompt, as scoring has it; then as generation does: all but the first few
  * positions come after the prompt, which for latent attention is another form of the same sums. */
-static int compare_prompts(Model *m, const Golden *g, const char *name)
+static int compare_prompts(Model *m, const Golden *g, const char *name, double limit)
 {
     static const int chunks[] = {MAX_ROWS, 1, 7, 17, 64}, some[] = {MAX_ROWS, 1, 19};
     int failed = 0;
@@ -130,18 +135,26 @@ static int compare_prompts(Model *m, const Golden *g, const char *name)
                                  &scored);
         failed += compare_prompt(m, g, k, 5, some, sizeof some / sizeof *some, name, &generated);
     }
-    printf("%s, rank %d of %d: %.3g of the deviation; %.3g where 5 positions are prompt\n", name,
+    printf("%s %s, rank %d of %d: %.3g; %.3g where 5 positions are prompt\n", name, g->tensor,
            m->comm->rank, m->comm->size, scored, generated);
-    failed += check_true("within 2e-4 of the deviation", scored < 2e-4 && generated < 2e-4);
+    failed += check_true(name, scored < limit && generated < limit);
     if (m->arch->attn == ATTN_HEADS)
         failed += check_true("only latent attention has two forms", scored == generated);
     return failed;
 }
 
-static int compare_model(Comm *comm, const char *dir, const char *name)
+typedef struct Reference {
+    const char *tensor;
+    Precision precision;
+    double limit; /* of the largest difference over the deviation, or (not logits) of relative L2 */
+} Reference;
+
+static const Reference exact = {"logits", {.activations = ACTIVATIONS_NONE}, 2e-4};
+
+static int compare_model(Comm *comm, const char *dir, const char *name, const Reference *r)
 {
     char path[FILE_PATH_MAX], golden[FILE_PATH_MAX];
-    Golden g = {0};
+    Golden g = {.tensor = r->tensor};
     Arch arch = {0};
     GenerationDefaults gen;
     Model *m = NULL;
@@ -161,6 +174,7 @@ static int compare_model(Comm *comm, const char *dir, const char *name)
     if (st == ST_OK)
         st = ops->create(&bc, &backend, &e);
     ModelConfig mc = {.dir = path,
+                      .precision = r->precision,
                       .ops = ops,
                       .backend = backend,
                       .max_rows = MAX_ROWS,
@@ -175,7 +189,7 @@ static int compare_model(Comm *comm, const char *dir, const char *name)
         fprintf(stderr, "%s: %s\n", name, e.text);
     failed += check_int(name, st, ST_OK);
     if (st == ST_OK)
-        failed += compare_prompts(m, &g, name);
+        failed += compare_prompts(m, &g, name, r->limit);
     model_destroy(m);
     if (backend)
         ops->destroy(backend);
@@ -199,7 +213,43 @@ static int compare_shared(Comm *comm)
         return 0;
     snprintf(dir, sizeof dir, "%s/goldens", test_shared());
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        failed += compare_model(comm, dir, names[i]);
+        failed += compare_model(comm, dir, names[i], &exact);
+    return failed;
+}
+
+/* Quantized checkpoints in each of the ways in which they can run. Limits of rounded ones are those
+ * of goldens/README.md for their noisiest prompt; tests/jobs/case_quantized.sh holds each prompt to
+ * its own. */
+static int compare_quantized(Comm *comm)
+{
+    static const Reference stored = {"stored", {.activations = ACTIVATIONS_STORED}, 2e-4},
+                           kv = {"kv_fp8",
+                                 {.activations = ACTIVATIONS_NONE, .kv_given = true, .kv = KV_FP8},
+                                 2e-4},
+                           per_token = {
+                               "per_token_experts",
+                               {.activations = ACTIVATIONS_NONE, .per_token_experts = true},
+                               2e-4};
+    static const struct {
+        const char *name;
+        const Reference *reference;
+    } cases[] = {
+        {"qwen3_moe-fp8", &exact},        {"qwen3_moe-fp8", &stored},
+        {"qwen3_moe-fp8", &kv},           {"qwen3_moe-fp8_uneven", &stored},
+        {"qwen3_moe-fp8_pcpt", &stored},  {"qwen3_moe-fp8_pb_wo", &stored},
+        {"qwen3_moe-fp8_block", &stored}, {"qwen3_moe-nvfp4", &stored},
+        {"qwen3_moe-nvfp4", &kv},         {"qwen3_moe-nvfp4", &per_token},
+        {"qwen3_moe-mxfp8", &stored},     {"qwen3_moe-mixed", &stored},
+        {"qwen3_moe-ggml", &exact},       {"deepseek_v3-fp8", &stored},
+        {"deepseek_v3-ct_int4", &exact},  {"gpt_oss-nvfp4", &exact},
+    };
+    char dir[FILE_PATH_MAX];
+    int failed = 0;
+    if (!test_shared())
+        return 0;
+    snprintf(dir, sizeof dir, "%s/goldens", test_shared());
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        failed += compare_model(comm, dir, cases[i].name, cases[i].reference);
     return failed;
 }
 
@@ -218,7 +268,7 @@ static int compare_families(Comm *comm)
     int n = scandir(dir, &list, visible, alphasort);
     failed += check_true("at least two configurations of 14 families", n >= 28);
     for (int i = 0; i < n; i++) {
-        failed += compare_model(comm, dir, list[i]->d_name);
+        failed += compare_model(comm, dir, list[i]->d_name, &exact);
         free(list[i]);
     }
     if (n >= 0)
@@ -232,7 +282,7 @@ int main(int argc, char **argv)
     Err e;
     if (comm_start(&argc, &argv, &comm, &e) != ST_OK)
         return 1;
-    int failed = compare_families(&comm) + compare_shared(&comm);
+    int failed = compare_families(&comm) + compare_shared(&comm) + compare_quantized(&comm);
     comm_end(&comm);
     if (!failed && !test_shared())
         return test_skip("no reference data: only the configurations in tests/data were compared");

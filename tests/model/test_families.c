@@ -515,9 +515,6 @@ static const struct {
      "intermediate_size is missing"},
     {"too many shared experts", V3 GROUPS ", \"n_shared_experts\": 16000000",
      "n_shared_experts is 16000000, expected an integer from 0 to 16384"},
-    {"quantized V3",
-     V3 GROUPS ", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\"}",
-     "quant_method \"fp8\" is not supported"},
     {"a wrapper of nothing", "\"model_type\": \"kimi_k25\"",
      "kimi_k25 needs an object text_config"},
     {"a wrapper of itself",
@@ -532,10 +529,6 @@ static const struct {
     {"around a wrapper",
      "\"model_type\": \"kimi_k25\", \"projector\": 1, \"text_config\": {" V3 GROUPS "}",
      "unknown key \"projector\""},
-    {"quantized wrapper",
-     "\"model_type\": \"kimi_k25\", \"quantization_config\": {\"quant_method\": "
-     "\"compressed-tensors\"}, \"text_config\": {" V3 GROUPS "}",
-     "quant_method \"compressed-tensors\" is not supported"},
 
     {"V2 with a sigmoid", V2 ", \"scoring_func\": \"sigmoid\"",
      "scoring_func \"sigmoid\" is not supported (softmax is)"},

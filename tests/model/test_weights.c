@@ -172,12 +172,12 @@ static int check_heads(const Probe *p, int n, const LayerWeights *l)
     char name[100];
     int64_t q = a->n_heads * a->head_dim, kv = a->n_kv_heads * a->head_dim;
     const int64_t first[] = {0, q, q + kv}, rows[] = {q, kv, kv};
-    int failed = check_int("rows of qkv", fake_weight_rows(l->qkv), q + 2 * kv);
+    int failed = check_int("rows of qkv", fake_weight_rows(l->qkv.w), q + 2 * kv);
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "self_attn.%s_proj.weight", names[i]);
-        failed += check_layer_rows(p, n, name, l->qkv, true, first[i]);
+        failed += check_layer_rows(p, n, name, l->qkv.w, true, first[i]);
         snprintf(name, sizeof name, "self_attn.%s_proj.bias", names[i]);
-        failed += check_layer_vector(p, n, name, l->qkv_bias ? l->qkv_bias + first[i] : NULL,
+        failed += check_layer_vector(p, n, name, l->qkv.bias ? l->qkv.bias + first[i] : NULL,
                                      f->qkv_bias, rows[i]);
     }
     failed += check_layer_vector(p, n, "self_attn.q_norm.weight", l->q_norm, f->qk_norm,
@@ -185,7 +185,7 @@ static int check_heads(const Probe *p, int n, const LayerWeights *l)
     failed += check_layer_vector(p, n, "self_attn.k_norm.weight", l->k_norm, f->qk_norm,
                                  f->qk_norm == 2 ? kv : a->head_dim);
     failed += check_layer_vector(p, n, "self_attn.sinks", l->sinks, f->sinks, a->n_heads);
-    return failed + check_true("nothing latent", !l->q && !l->kv_a && !l->latent_up &&
+    return failed + check_true("nothing latent", !l->q.w && !l->kv_a.w && !l->latent_up &&
                                                      !l->latent_absorb && !l->kv_a_norm);
 }
 
@@ -218,13 +218,13 @@ static int check_latent(const Probe *p, int n, const LayerWeights *l)
 {
     const MadeSpec *s = &p->m->spec;
     bool low = s->q_lora > 0;
-    int failed = check_true("no heads", !l->qkv && !l->q_norm && !l->k_norm);
-    failed += check_layer_rows(p, n, "self_attn.q_a_proj.weight", l->q_a, low, 0);
+    int failed = check_true("no heads", !l->qkv.w && !l->q_norm && !l->k_norm);
+    failed += check_layer_rows(p, n, "self_attn.q_a_proj.weight", l->q_a.w, low, 0);
     failed +=
         check_layer_vector(p, n, "self_attn.q_a_layernorm.weight", l->q_a_norm, low, s->q_lora);
     failed += check_layer_rows(p, n, low ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight",
-                               l->q, true, 0);
-    failed += check_layer_rows(p, n, "self_attn.kv_a_proj_with_mqa.weight", l->kv_a, true, 0);
+                               l->q.w, true, 0);
+    failed += check_layer_rows(p, n, "self_attn.kv_a_proj_with_mqa.weight", l->kv_a.w, true, 0);
     failed +=
         check_layer_vector(p, n, "self_attn.kv_a_layernorm.weight", l->kv_a_norm, true, s->kv_lora);
     return failed + check_latent_banks(p, n, l);
@@ -237,8 +237,8 @@ static int check_attention(const Probe *p, int n, const LayerWeights *l)
     int failed = check_layer_vector(p, n, "input_layernorm.weight", l->attn_norm, true, a->hidden);
     failed +=
         check_layer_vector(p, n, "post_attention_layernorm.weight", l->ffn_norm, true, a->hidden);
-    failed += check_layer_rows(p, n, "self_attn.o_proj.weight", l->o, true, 0);
-    failed += check_layer_vector(p, n, "self_attn.o_proj.bias", l->o_bias, f->o_bias, a->hidden);
+    failed += check_layer_rows(p, n, "self_attn.o_proj.weight", l->o.w, true, 0);
+    failed += check_layer_vector(p, n, "self_attn.o_proj.bias", l->o.bias, f->o_bias, a->hidden);
     return failed + (f->latent ? check_latent(p, n, l) : check_heads(p, n, l));
 }
 
@@ -334,8 +334,8 @@ static int check_sparse(const Probe *p, int n, const LayerWeights *l)
     const MadeFamily *f = made_family(s->family);
     bool renamed = s->stacked && strcmp(s->family, "mixtral") == 0;
     int failed =
-        check_layer_rows(p, n, renamed ? "mlp.gate.weight" : f->router, l->router, true, 0);
-    failed += check_layer_vector(p, n, "mlp.router.bias", l->router_bias,
+        check_layer_rows(p, n, renamed ? "mlp.gate.weight" : f->router, l->router.w, true, 0);
+    failed += check_layer_vector(p, n, "mlp.router.bias", l->router.bias,
                                  strcmp(s->family, "gpt_oss") == 0, s->experts);
     failed += check_layer_vector(p, n, f->correction ? f->correction : "correction",
                                  l->router_correction, f->correction, s->experts);
@@ -343,8 +343,8 @@ static int check_sparse(const Probe *p, int n, const LayerWeights *l)
         failed += check_ffn(p, n, f->shared, &l->shared, (int64_t)s->n_shared * s->inter);
     else
         failed += check_true("no shared experts", !l->shared.w13 && !l->shared.w2);
-    failed +=
-        check_layer_rows(p, n, "mlp.shared_expert_gate.weight", l->shared_gate, f->shared_gate, 0);
+    failed += check_layer_rows(p, n, "mlp.shared_expert_gate.weight", l->shared_gate.w,
+                               f->shared_gate, 0);
     failed += check_true("no dense FFN", !l->dense.w13 && !l->dense.w2);
     return failed + check_experts(p, n, &l->experts);
 }
@@ -356,8 +356,9 @@ static int check_layer(const Probe *p, int n)
     if (p->arch->layers[n].moe)
         return failed + check_sparse(p, n, l);
     failed += check_ffn(p, n, "mlp.", &l->dense, 2 * p->m->spec.inter);
-    return failed + check_true("nothing sparse", !l->experts.w13 && !l->router && !l->shared.w13 &&
-                                                     !l->shared_gate && !l->router_correction);
+    return failed + check_true("nothing sparse", !l->experts.w13 && !l->router.w &&
+                                                     !l->shared.w13 && !l->shared_gate.w &&
+                                                     !l->router_correction);
 }
 
 /* As the spec has it, in the two ways that families say it. */
@@ -386,11 +387,13 @@ static int check_rank(MadeModel *m, const char *dir, const Arch *arch, int rank,
              rank, n_ranks);
     if (placement_create(&placement, m->spec.experts, n_ranks, &e) != ST_OK ||
         fake_backend_create(&backend, &e) != ST_OK ||
-        weights_load(dir, arch, &placement, rank, &fake_backend, backend, &w, &e) != ST_OK)
+        weights_load(dir, arch, &(Precision){0}, &placement, rank, &fake_backend, backend, &w,
+                     &e) != ST_OK)
         return check_str(name, e.text, "");
     Probe p = {m, arch, &placement, &w, rank, name};
     failed += check_rows(&p, "embed_tokens.weight", w.embed, 0, 0);
-    failed += check_rows(&p, m->spec.tied ? "embed_tokens.weight" : "lm_head.weight", w.head, 0, 0);
+    failed +=
+        check_rows(&p, m->spec.tied ? "embed_tokens.weight" : "lm_head.weight", w.head.w, 0, 0);
     failed += check_vector(&p, "norm.weight", w.final_norm, m->spec.hidden);
     failed += check_int(name, w.n_layers, m->spec.layers);
     for (int n = 0; n < w.n_layers; n++)
@@ -462,7 +465,7 @@ static Status load_whole(const char *shared, const char *name, Arch *arch, Backe
     TRY(placement_create(&placement, arch->router.n_experts, 1, e));
     Status st = fake_backend_create(backend, e);
     if (st == ST_OK)
-        st = weights_load(dir, arch, &placement, 0, &fake_backend, *backend, w, e);
+        st = weights_load(dir, arch, &(Precision){0}, &placement, 0, &fake_backend, *backend, w, e);
     placement_free(&placement);
     return st;
 }

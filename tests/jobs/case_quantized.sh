@@ -1,0 +1,36 @@
+# tests/jobs/case_quantized.sh - every quantized reference checkpoint in every way of running it: weights as decoded (logits
+# and greedy tokens), activations as stored, FP8 keys and values, per-token experts; each at several numbers of ranks with the
+# same bytes.
+set -eu
+[ -d "$SHARED/goldens" ] || { echo "skipped: no reference data at $SHARED"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+. "$SOURCE/tests/support/golden.sh"
+ranks=${QUANTIZED_RANKS:-1 3}
+
+# rounded DIR TENSOR FLAGS...: relative L2 of each prompt within its limit, where the reference has the tensor.
+rounded() {
+    dir=$1 tensor=$2 name=$(basename "$1")
+    shift 2
+    "$BUILD/tests/golden" has "$dir/golden.safetensors" "$tensor" || return 0
+    for n in $ranks; do
+        out="$work/$name.$tensor.$n"
+        mpirun -n "$n" "$MOEBATCH" score -m "$dir" -i "$work/rows.jsonl" -o "$out.score" --logits "$out.h5" \
+            --threads 1 --progress none "$@" >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
+        printf '%s, %s ranks, ' "$name" "$n"
+        "$BUILD/tests/golden" rounded "$dir/golden.safetensors" "$out.h5" "$tensor" "$dir/golden.json"
+        cmp "$out.h5" "$work/$name.$tensor.1.h5"
+    done
+}
+
+count=0
+for decoded in "$SHARED"/goldens/*/decoded.json; do
+    golden=$(dirname "$decoded")
+    # shellcheck disable=SC2086
+    compare_golden "$golden" $ranks
+    rounded "$golden" stored --activations stored
+    rounded "$golden" kv_fp8 --activations none --kv-dtype fp8
+    rounded "$golden" per_token_experts --activations none --activation-override nvfp4_per_token
+    count=$((count + 1))
+done
+[ "$count" -ge 34 ] || { echo "only $count quantized checkpoints were found"; exit 1; }
