@@ -236,7 +236,8 @@ typedef struct BackendOps {
                     const float *correction, int n, const RouterSpec *spec, Err *e);
     /* Grouped experts: pair p of expert i (first[i] <= p < first[i+1]) reads x[row_of[p], :]
      * (row_of NULL: p) and writes y[p, :]. x_up: what the up projection reads in place of x, where
-     * the two were rounded differently; NULL: x. scratch: ffn_scratch_bytes(n_pairs, inter). */
+     * the two were rounded differently; NULL: x. scratch: ffn_scratch_bytes(n_pairs, inter); on
+     * return it begins with what W2 read, act [n_pairs, inter]. */
     size_t (*ffn_scratch_bytes)(const Backend *b, int n_pairs, int64_t inter);
     Status (*ffn)(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
                   const int32_t *first, int n_experts, const FfnSpec *spec, void *scratch, Err *e);

@@ -77,10 +77,13 @@ Status attention_heads(Model *m, const Step *step, int layer, Err *e)
                      .kv = w->kv};
     void *pool = kv_layer_pool(&m->kv, layer);
     int n = step->n_rows;
+    OBSERVE(m, layer, attn_in, m->normed, n, a->hidden, a->hidden);
     TRY(apply_linear(m, m->qkv, m->normed, &w->qkv, n, e));
     TRY(norm_qk(m, w, n, e));
     TRY(ops->rope(b, m->qkv, n, stride, a->n_heads + a->n_kv_heads, a->head_dim, step->position,
                   &m->rope, e));
+    OBSERVE(m, layer, key, attention_lane(m, m->qkv, q_width), n, kv_width, stride);
+    OBSERVE(m, layer, value, attention_lane(m, m->qkv, q_width + kv_width), n, kv_width, stride);
     int n_seqs = attention_list(m, step, layer, false, ROWS_ALL);
     TRY(ops->kv_write(b, pool, attention_lane(m, m->qkv, q_width),
                       attention_lane(m, m->qkv, q_width + kv_width), stride, m->seqs, n_seqs, &spec,

@@ -3,11 +3,12 @@
 #include "model/apply.h"
 #include "model/attention.h"
 
-static Status queries(Model *m, const LayerWeights *w, const Step *step, Err *e)
+static Status queries(Model *m, int layer, const Step *step, Err *e)
 {
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
     Backend *b = m->config.backend;
+    const LayerWeights *w = &m->weights.layers[layer];
     int head = a->latent.nope_dim + a->latent.rope_dim, n = step->n_rows;
     const void *x = m->normed;
     if (a->q_lora > 0) {
@@ -15,21 +16,25 @@ static Status queries(Model *m, const LayerWeights *w, const Step *step, Err *e)
         TRY(ops->norm(b, m->q_low, m->q_low, w->q_a_norm, n, 1, a->q_lora, a->q_lora,
                       a->latent_norm_eps, a->norm, e));
         x = m->q_low;
+        OBSERVE(m, layer, q_low, m->q_low, n, a->q_lora, a->q_lora);
     }
     TRY(apply_linear(m, m->qkv, x, &w->q, n, e));
     return ops->rope(b, attention_lane(m, m->qkv, a->latent.nope_dim), n,
                      (int64_t)a->n_heads * head, a->n_heads, head, step->position, &m->rope, e);
 }
 
-static Status latents(Model *m, const LayerWeights *w, const Step *step, Err *e)
+static Status latents(Model *m, int layer, const Step *step, Err *e)
 {
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
     Backend *b = m->config.backend;
+    const LayerWeights *w = &m->weights.layers[layer];
     int width = a->latent.latent_dim + a->latent.rope_dim, n = step->n_rows;
     TRY(apply_linear(m, m->latent_rows, m->normed, &w->kv_a, n, e));
     TRY(ops->norm(b, m->latent_rows, m->latent_rows, w->kv_a_norm, n, 1, a->latent.latent_dim,
                   width, a->latent_norm_eps, a->norm, e));
+    OBSERVE(m, layer, latent, m->latent_rows, n, a->latent.latent_dim, width);
+    OBSERVE(m, layer, key, m->latent_rows, n, a->latent.latent_dim, width);
     /* Once, before both uses of kv_b_proj: the cache holds what it reads. */
     if (w->latent_rounding.scheme != ROWS_AS_THEY_ARE)
         TRY(ops->round_rows(b, m->latent_rows, width, m->latent_rows, width, n,
@@ -51,8 +56,9 @@ Status attention_latent(Model *m, const Step *step, int layer, Err *e)
     void *pool = kv_layer_pool(&m->kv, layer);
     int width = spec.latent_dim + spec.rope_dim;
     bool last = layer == a->n_layers - 1;
-    TRY(queries(m, w, step, e));
-    TRY(latents(m, w, step, e));
+    OBSERVE(m, layer, attn_in, m->normed, step->n_rows, a->hidden, a->hidden);
+    TRY(queries(m, layer, step, e));
+    TRY(latents(m, layer, step, e));
     int n_seqs = attention_list(m, step, layer, false, ROWS_ALL);
     TRY(ops->latent_write(b, pool, m->latent_rows, width, m->seqs, n_seqs, &spec, e));
     n_seqs = attention_list(m, step, layer, last, ROWS_PROMPT);

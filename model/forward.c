@@ -74,6 +74,8 @@ static Status attention(Pass *p, int layer, Err *e)
     TRY(kinds[a->attn](m, p->step, layer, e));
     if (layer == a->n_layers - 1)
         TRY(keep_wanted(p, &heads, e));
+    int width = attention_out_width(a);
+    OBSERVE(m, layer, attn_out, heads, p->n_rows, width, width);
     TRY(apply_linear(m, m->ffn_out, heads, &w->o, p->n_rows, e));
     return ops->add(m->config.backend, m->hidden, m->ffn_out, a->residual_scale,
                     (int64_t)p->n_rows * a->hidden, e);
@@ -103,11 +105,29 @@ static Status shared_experts(Pass *p, int layer, Err *e)
     if (!w->shared.w13)
         return ST_OK;
     TRY(apply_ffn(m, m->shared_out, m->normed, &w->shared, w->shared_rows, p->n_rows, e));
+    OBSERVE(m, layer, shared_inner, m->scratch, p->n_rows, w->shared.inter, w->shared.inter);
     if (!w->shared_gate.w)
         return ST_OK;
     void *gate = m->router_logits; /* the choice is made, so its buffer is free */
     TRY(apply_linear(m, gate, m->normed, &w->shared_gate, p->n_rows, e));
     return ops->gate_rows(m->config.backend, m->shared_out, gate, p->n_rows, m->arch->hidden, e);
+}
+
+/* Inputs of each expert, and the products before its last matrix, which the op leaves in its
+ * scratch memory. */
+static void observe_experts(Model *m, int layer, const RecvRows *recv)
+{
+    LayerSeen *seen = &m->observer->layers[layer];
+    int64_t hidden = m->arch->hidden, inter = m->arch->moe_inter;
+    const float *rows = recv->rows, *inner = m->scratch;
+    for (int i = 0; i < m->placement.n_local[m->comm->rank]; i++) {
+        int expert = placement_expert(&m->placement, m->comm->rank, i), n = recv->first[i + 1];
+        for (int p = recv->first[i]; p < n; p++)
+            observe_rows(&seen->expert_in[expert], rows + recv->row_of[p] * hidden, 1, hidden,
+                         hidden);
+        observe_rows(&seen->expert_inner[expert], inner + recv->first[i] * inter,
+                     n - recv->first[i], inter, inter);
+    }
 }
 
 /* Collective: what happened on this rank so far goes along, so a failure is known to all when
@@ -132,6 +152,8 @@ static Status experts(Pass *p, int layer, Err *e)
         if (recv.n_pairs > 0)
             p->mine = ops->ffn(m->config.backend, recv.out, recv.rows, NULL, recv.row_of,
                                recv.first, n_local, spec, m->scratch, &p->err);
+        if (recv.n_pairs > 0 && m->observer)
+            observe_experts(m, layer, &recv);
         lap(p, &m->times.experts);
         comm_at(m->comm, p->step->number, layer, "combine");
         TRY(exchange_combine(m->exchange, round, p->mine, e));
@@ -150,7 +172,9 @@ static Status dense_ffn(Pass *p, int layer, Err *e)
 {
     Model *m = p->m;
     const LayerWeights *w = &m->weights.layers[layer];
-    return apply_ffn(m, m->ffn_out, m->normed, &w->dense, w->dense_rows, p->n_rows, e);
+    TRY(apply_ffn(m, m->ffn_out, m->normed, &w->dense, w->dense_rows, p->n_rows, e));
+    OBSERVE(m, layer, dense_inner, m->scratch, p->n_rows, w->dense.inter, w->dense.inter);
+    return ST_OK;
 }
 
 /* Everything of a layer up to the exchange, which is this rank's own affair. */
@@ -159,6 +183,7 @@ static Status layer_front(Pass *p, int layer, Err *e)
     Model *m = p->m;
     TRY(attention(p, layer, e));
     TRY(norm_rows(p, m->weights.layers[layer].ffn_norm, e));
+    OBSERVE(m, layer, ffn_in, m->normed, p->n_rows, m->arch->hidden, m->arch->hidden);
     lap(p, &m->times.attention);
     if (!m->arch->layers[layer].moe)
         return dense_ffn(p, layer, e);
@@ -211,6 +236,8 @@ Status model_step(Model *m, const Step *step, bool *all_know, Err *e)
     Status all = run_layers(&p, e);
     if (all == ST_OK && p.mine == ST_OK)
         p.mine = norm_rows(&p, m->weights.final_norm, &p.err);
+    if (all == ST_OK && p.mine == ST_OK && m->observer)
+        observe_rows(&m->observer->head_in, m->normed, p.n_rows, a->hidden, a->hidden);
     *all_know = all != ST_OK;
     lap(&p, &m->times.head);
     if (p.mine != ST_OK) { /* its own message says more than the exchange's */

@@ -11,6 +11,7 @@
 #include "dist/placement.h"
 #include "model/arch.h"
 #include "model/kv_cache.h"
+#include "model/observe.h"
 #include "model/precision.h"
 #include "model/weights.h"
 
@@ -56,8 +57,18 @@ typedef struct Model {
     int logits_rows;      /* most rows per model_logits */
     int64_t *expert_load; /* [n_layers * n_experts] tokens routed by this rank */
     size_t buffer_bytes;
+    /* While not NULL, steps note what meets each layer; only where the backend works in host
+     * memory. Borrowed. */
+    Observer *observer;
     ModelTimes times;
 } Model;
+
+/* Notes n rows of x (act, stride apart) as what a layer's FIELD of LayerSeen met. */
+#define OBSERVE(m, layer, field, x, n, width, stride)                                              \
+    do {                                                                                           \
+        if ((m)->observer)                                                                         \
+            observe_rows(&(m)->observer->layers[layer].field, x, n, width, stride);                \
+    } while (0)
 
 /* One sequence's rows of this step. */
 typedef struct StepSeq {
