@@ -23,13 +23,14 @@ typedef struct Windows {
     Scheduler *scheduler;
 } Windows;
 
-static Status encode(Windows *w, const char *text, size_t len, Err *e)
-{
-    return tokenizer_encode(w->engine.tokenizer, w->engine.tokenizer_cache, text, len, false,
-                            &w->ids, e);
-}
+/* A tokenizer at work: where its ids go. */
+typedef struct Encoder {
+    const Tokenizer *tokenizer;
+    TokenizerCache *cache;
+    TokenIds *ids;
+} Encoder;
 
-static Status encode_document(Windows *w, const char *text, size_t len, Err *e)
+static Status encode_document(const Encoder *c, const char *text, size_t len, Err *e)
 {
     StrBuf paragraph = {0};
     Status st = ST_OK;
@@ -42,7 +43,8 @@ static Status encode_document(Windows *w, const char *text, size_t len, Err *e)
             strbuf_add(&paragraph, text, (size_t)(stop - text));
             strbuf_str(&paragraph, "\n\n");
             st = paragraph.failed ? err_set(e, ST_MEMORY, "out of memory for a paragraph")
-                                  : encode(w, paragraph.data, paragraph.len, e);
+                                  : tokenizer_encode(c->tokenizer, c->cache, paragraph.data,
+                                                     paragraph.len, false, c->ids, e);
         }
         text = gap ? gap + 2 : end;
     }
@@ -59,19 +61,21 @@ static int32_t document_id(const Tokenizer *t)
     return id >= 0 ? id : tokenizer_eos_id(t);
 }
 
-static Status encode_text(Windows *w, const char *text, size_t len, Err *e)
+Status perplexity_encode(const Tokenizer *tokenizer, TokenizerCache *cache, const char *text,
+                         size_t len, TokenIds *ids, Err *e)
 {
-    int32_t start = document_id(w->engine.tokenizer);
+    const Encoder c = {tokenizer, cache, ids};
+    int32_t start = document_id(tokenizer);
     const char *end = text + len;
     while (text < end) {
         const char *mark = memmem(text, (size_t)(end - text), END_OF_TEXT, sizeof END_OF_TEXT - 1);
         const char *stop = mark ? mark : end;
         bool failed = false;
         if (stop > text && start >= 0)
-            tokenids_push(&w->ids, start, &failed);
+            tokenids_push(ids, start, &failed);
         if (failed)
             return err_set(e, ST_MEMORY, "out of memory for token ids");
-        TRY(encode_document(w, text, (size_t)(stop - text), e));
+        TRY(encode_document(&c, text, (size_t)(stop - text), e));
         text = mark ? mark + sizeof END_OF_TEXT - 1 : end;
     }
     return ST_OK;
@@ -89,7 +93,8 @@ static Status read_windows(Windows *w, const char *path, Err *e)
         return err_set(e, ST_USAGE, "--window %d: the model's context is %d positions", w->window,
                        w->engine.context.max_len);
     TRY(file_read(path, MAX_TEXT, &text, &len, e));
-    Status st = encode_text(w, text, len, e);
+    Status st =
+        perplexity_encode(w->engine.tokenizer, w->engine.tokenizer_cache, text, len, &w->ids, e);
     free(text);
     if (st != ST_OK)
         return err_in(e, "%s", path);

@@ -12,6 +12,11 @@ typedef struct PerplexityResult {
     double seconds;
 } PerplexityResult;
 
+/* The ids of a text of documents, appended to *ids: each document begins with the token that says
+ * so, and each paragraph is encoded with the blank line after it. */
+Status perplexity_encode(const Tokenizer *tokenizer, TokenizerCache *cache, const char *text,
+                         size_t len, TokenIds *ids, Err *e);
+
 /* Collective. The text is split at <|endoftext|>; each document starts with that token (BOS or
  * EOS where the tokenizer has none of that name); each paragraph (split at a blank line) is
  * encoded with "\n\n" appended. Window i predicts ids window*i+1 .. window*i+window from ids
