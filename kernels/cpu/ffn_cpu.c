@@ -172,5 +172,10 @@ Status cpu_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32
     int64_t values = (int64_t)(first[n_experts] - first[0]) * spec->hidden * spec->inter;
     TRY(run_pass(&job, spec->w13->part[0].n_panels, gated ? MAX_BLOCK_PANELS / 2 : MAX_BLOCK_PANELS,
                  values, gated ? gate_up_task : up_task, e));
+    if (spec->inner.scheme != ROWS_AS_THEY_ARE) {
+        float *rows = job.inner + first[0] * spec->inter;
+        TRY(cpu_round_rows(b, rows, spec->inter, rows, spec->inter, first[n_experts] - first[0],
+                           (int)spec->inter, &spec->inner, e));
+    }
     return run_pass(&job, spec->w2->part[0].n_panels, MAX_BLOCK_PANELS, values, down_task, e);
 }

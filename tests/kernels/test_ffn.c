@@ -276,6 +276,132 @@ static int test_activations(const BackendOps *ops, Backend *b)
     return failed;
 }
 
+/* With a down projection that copies, the op shows what it rounds the products to: what the
+ * reference makes of the products that an op without rounding shows. */
+static int test_inner(const BackendOps *ops, Backend *b)
+{
+    static const struct {
+        int64_t inter;
+        RowFormat format;
+    } inner[] = {{48, {ROWS_FP8_STATIC, 0.01f, false}}, {37, {ROWS_FP8_TOKEN, 0, false}},
+                 {131, {ROWS_FP8_GROUP, 0, true}},      {48, {ROWS_NVFP4_STATIC, 0.003f, false}},
+                 {80, {ROWS_NVFP4_TOKEN, 0, false}},    {96, {ROWS_MXFP8, 0, false}},
+                 {32, {ROWS_AS_THEY_ARE, 0, false}}};
+    enum { EXPERTS = 3, PAIRS = 70 };
+    static const int32_t first[EXPERTS + 1] = {2, 60, 60, PAIRS}; /* may start past 0 */
+    int failed = 0;
+    Err e;
+    for (size_t c = 0; c < sizeof inner / sizeof *inner; c++) {
+        int64_t width = inner[c].inter, n = PAIRS * width;
+        TestTensor w13[2 * EXPERTS], w2[EXPERTS];
+        float *one = test_alloc((size_t)(width * width) * sizeof *one);
+        memset(one, 0, (size_t)(width * width) * sizeof *one);
+        for (int64_t i = 0; i < width; i++)
+            one[i * width + i] = 1;
+        for (int i = 0; i < 2 * EXPERTS; i++)
+            w13[i] = test_tensor(FORMAT_BF16, width, width, (uint64_t)i + c);
+        for (int i = 0; i < EXPERTS; i++)
+            w2[i] = (TestTensor){.t = quant_plain(FORMAT_F32, one, width, width)};
+        FfnSpec spec = {.w13 = test_weight(ops, b, WEIGHT_MATMUL, EXPERTS, 2, w13),
+                        .w2 = test_weight(ops, b, WEIGHT_MATMUL, EXPERTS, 1, w2),
+                        .hidden = width,
+                        .inter = width,
+                        .act = silu};
+        float *x = test_floats(n, c), *y = test_alloc((size_t)n * sizeof *y);
+        float *want = test_alloc((size_t)n * sizeof *want);
+        float *scratch = test_alloc(ops->ffn_scratch_bytes(b, PAIRS, width));
+        const char *name = row_scheme_name(inner[c].format.scheme);
+        memset(y, 0, (size_t)n * sizeof *y);
+        memset(want, 0, (size_t)n * sizeof *want);
+        ops->ffn(b, want, x, NULL, NULL, first, EXPERTS, &spec, scratch, &e);
+        for (int p = 0; p < PAIRS; p++)
+            row_round(&inner[c].format, want + p * width, width, want + p * width);
+        for (int64_t i = 0; i < n; i++)
+            want[i] += 0.0f; /* the copy makes -0 a 0 */
+        spec.inner = inner[c].format;
+        failed += check_int(name, ops->ffn(b, y, x, NULL, NULL, first, EXPERTS, &spec, scratch, &e),
+                            ST_OK);
+        failed += check_bits(name, y, want, n);
+        ops->weight_destroy(b, (Weight *)spec.w13);
+        ops->weight_destroy(b, (Weight *)spec.w2);
+        for (int i = 0; i < 2 * EXPERTS; i++)
+            test_tensor_free(&w13[i]);
+        free(one);
+        free(x);
+        free(y);
+        free(want);
+        free(scratch);
+    }
+    return failed;
+}
+
+/* Gate and up reading different rows equal both reading the two rows side by side, with weights
+ * that are 0 for the other's row: 0 * x leaves a chain as it was. */
+static int test_two_inputs(const BackendOps *ops, Backend *b)
+{
+    enum { HIDDEN = 33, INTER = 50, ROWS = 45, WIDE = 2 * HIDDEN };
+    int failed = 0;
+    Err e;
+    TestTensor narrow[3], wide[3];
+    float *data[3];
+    for (int p = 0; p < 3; p++) {
+        int64_t rows = p < 2 ? INTER : HIDDEN, cols = p < 2 ? HIDDEN : INTER;
+        int64_t wide_rows = p < 2 ? INTER : WIDE, wide_cols = p < 2 ? WIDE : INTER;
+        narrow[p] = test_tensor(FORMAT_F32, rows, cols, (uint64_t)p);
+        data[p] = test_alloc((size_t)(wide_rows * wide_cols) * sizeof(float));
+        memset(data[p], 0, (size_t)(wide_rows * wide_cols) * sizeof(float));
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(data[p] + r * wide_cols + (p == 1 ? HIDDEN : 0), narrow[p].value + r * cols,
+                   (size_t)cols * sizeof(float));
+        wide[p] = (TestTensor){.t = quant_plain(FORMAT_F32, data[p], wide_rows, wide_cols)};
+    }
+    FfnSpec spec = {.w13 = test_weight(ops, b, WEIGHT_MATMUL, 1, 2, narrow),
+                    .w2 = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, narrow + 2),
+                    .hidden = HIDDEN,
+                    .inter = INTER,
+                    .act = swigluoai};
+    FfnSpec wide_spec = {.w13 = test_weight(ops, b, WEIGHT_MATMUL, 1, 2, wide),
+                         .w2 = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, wide + 2),
+                         .hidden = WIDE,
+                         .inter = INTER,
+                         .act = swigluoai};
+    float *x = test_floats(ROWS * HIDDEN, 1), *x_up = test_floats(ROWS * HIDDEN, 2);
+    float *both = test_alloc(ROWS * WIDE * sizeof *both),
+          *want = test_alloc(ROWS * WIDE * sizeof *want);
+    float *y = test_alloc(ROWS * HIDDEN * sizeof *y);
+    float *scratch = test_alloc(ops->ffn_scratch_bytes(b, ROWS, INTER));
+    int32_t row_of[ROWS];
+    const int32_t first[2] = {0, ROWS};
+    for (int r = 0; r < ROWS; r++) {
+        row_of[r] = (r * 7 + 3) % ROWS;
+        memcpy(both + r * WIDE, x + r * HIDDEN, HIDDEN * sizeof *x);
+        memcpy(both + r * WIDE + HIDDEN, x_up + r * HIDDEN, HIDDEN * sizeof *x);
+    }
+    for (int gathered = 0; gathered < 2; gathered++) {
+        const int32_t *rows = gathered ? row_of : NULL;
+        failed += check_int("two inputs",
+                            ops->ffn(b, y, x, x_up, rows, first, 1, &spec, scratch, &e), ST_OK);
+        ops->ffn(b, want, both, NULL, rows, first, 1, &wide_spec, scratch, &e);
+        for (int r = 0; r < ROWS; r++)
+            failed += check_bits("two inputs", y + r * HIDDEN, want + r * WIDE, HIDDEN);
+    }
+    ops->weight_destroy(b, (Weight *)spec.w13);
+    ops->weight_destroy(b, (Weight *)spec.w2);
+    ops->weight_destroy(b, (Weight *)wide_spec.w13);
+    ops->weight_destroy(b, (Weight *)wide_spec.w2);
+    for (int p = 0; p < 3; p++) {
+        test_tensor_free(&narrow[p]);
+        free(data[p]);
+    }
+    free(x);
+    free(x_up);
+    free(both);
+    free(want);
+    free(y);
+    free(scratch);
+    return failed;
+}
+
 int main(void)
 {
     const BackendOps *ops = backend_find("cpu");
@@ -284,7 +410,8 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         failed += run_case(ops, backends, n, &cases[i]);
     for (int i = 0; i < n; i++)
-        failed += test_activations(ops, backends[i].b);
+        failed += test_activations(ops, backends[i].b) + test_inner(ops, backends[i].b) +
+                  test_two_inputs(ops, backends[i].b);
     test_backends_free(ops, backends, n);
     return test_result(failed);
 }
