@@ -72,7 +72,14 @@ typedef struct ActSpec {
 typedef enum KvDtype { KV_F32, KV_BF16, KV_FP8, KV_NVFP4 } KvDtype;
 
 /* How keys and values rest in the cache. Every one is read through the rounding, those of the
- * step's own rows too. Scales are multipliers; 1 where the checkpoint has none. */
+ * step's own rows too, so results are those of float32 attention over rounded keys and values.
+ * Scales are multipliers, > 0; 1 where the checkpoint has none. With f(.) a rounding to float32
+ * and s the scale, x is read back as
+ *   KV_BF16   bf16(x)
+ *   KV_FP8    f(Q(f(x / s)) * s), Q the nearest E4M3, saturating
+ *   KV_NVFP4  what ROWS_NVFP4_STATIC makes of the head's lanes with input_scale s: for each 16,
+ *             f(A(f(x * o)) * f(b * s)), g = f(1 / s), b = Q(f(g * f(bmax * f(1 / 6)))),
+ *             o = f(1 / f(b * f(1 / g))) or 0 where b is 0 */
 typedef struct KvFormat {
     KvDtype dtype;
     float k_scale, v_scale; /* FP8 and NVFP4; latents use k_scale */
@@ -117,7 +124,7 @@ typedef struct AttnSpec {
     float scale;
     int window;         /* key j is visible to query i iff 0 <= i-j < window; 0: all j <= i */
     const float *sinks; /* [n_heads] backend memory, or NULL */
-    KvFormat kv;        /* head_dim % 16 == 0 for KV_NVFP4 */
+    KvFormat kv;        /* ST_INPUT unless head_dim % 16 == 0 for KV_NVFP4 */
 } AttnSpec;
 
 /* Multi-head latent attention (models.md 6.7). A cached row is the latent (latent_dim values,
@@ -126,7 +133,7 @@ typedef struct AttnSpec {
 typedef struct LatentSpec {
     int n_heads, nope_dim, rope_dim, v_dim, latent_dim;
     float scale;
-    /* KV_FP8: the latent in E4M3 with k_scale, the rope lanes bf16; KV_NVFP4 is refused earlier */
+    /* KV_FP8: the latent in E4M3 with k_scale, the rope lanes bf16; KV_NVFP4 is ST_INPUT */
     KvFormat kv;
 } LatentSpec;
 

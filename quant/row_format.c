@@ -6,19 +6,12 @@
  * operations that are exact or IEEE 754, so that the compiler may use vectors of any width. */
 #include "quant/row_format.h"
 
+#include "quant/lanes.h"
+
 #include <assert.h>
 #include <string.h>
 
-enum {
-    LANES = 16,
-    MOST_GROUP = 128,
-    E4M3_LARGEST = 0x43e00000, /* 448 and 2^-6 as float32 bits */
-    E4M3_NORMAL = 0x3c800000,
-    E2M1_LARGEST = 0x40c00000, /* 6 and 1 */
-    E2M1_NORMAL = 0x3f800000,
-    INFINITE = 0x7f800000,
-    MAGNITUDE = 0x7fffffff
-};
+enum { MOST_GROUP = 128 };
 
 /* Where an encoded row has what: codes, then a scale per group, then the row's own. */
 typedef struct Layout {
@@ -37,20 +30,6 @@ static const Layout layouts[N_ROW_SCHEMES] = {
     [ROWS_NVFP4_TOKEN] = {16, 4, 1, true},
     [ROWS_MXFP8] = {32, 8, 1, false},
 };
-
-static int32_t bits_of(float v)
-{
-    int32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return bits;
-}
-
-static float float_of(int32_t bits)
-{
-    float v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
 
 static int64_t round_up(int64_t n, int64_t unit)
 {
@@ -121,11 +100,11 @@ static int32_t largest(const float *x, int64_t n)
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) {
-            int32_t m = bits_of(x[i + j]) & MAGNITUDE;
+            int32_t m = lane_bits(x[i + j]) & LANE_MAGNITUDE;
             lane[j] = m > lane[j] ? m : lane[j];
         }
     for (int j = 0; i + j < n; j++) {
-        int32_t m = bits_of(x[i + j]) & MAGNITUDE;
+        int32_t m = lane_bits(x[i + j]) & LANE_MAGNITUDE;
         lane[j] = m > lane[j] ? m : lane[j];
     }
     return largest_lane(lane);
@@ -135,77 +114,8 @@ static int32_t largest_of_16(const float *x)
 {
     int32_t lane[LANES];
     for (int j = 0; j < LANES; j++)
-        lane[j] = bits_of(x[j]) & MAGNITUDE;
+        lane[j] = lane_bits(x[j]) & LANE_MAGNITUDE;
     return largest_lane(lane);
-}
-
-/* All bits where a < b, else none: a condition that loops can do arithmetic with. */
-static int32_t mask_less(int32_t a, int32_t b)
-{
-    return -(int32_t)(a < b);
-}
-
-/* Nearest E4M3 codes, ties to even, saturating. Adding a power of two whose last bit is the unit of
- * v's own octave (of the least normal one at least) rounds v to whole units. */
-static void e4m3_codes(uint8_t *restrict code, const float *restrict v)
-{
-    int32_t c[LANES];
-    for (int i = 0; i < LANES; i++) {
-        int32_t bits = bits_of(v[i]), magnitude = bits & MAGNITUDE;
-        int32_t m = magnitude < E4M3_LARGEST ? magnitude : E4M3_LARGEST;
-        int32_t octave = (m > E4M3_NORMAL ? m : E4M3_NORMAL) >> 23;
-        int32_t anchor = (octave + 20) << 23;
-        int32_t units = bits_of(float_of(m) + float_of(anchor)) - anchor;
-        int32_t nan = mask_less(INFINITE, magnitude) & 0x7f;
-        c[i] = ((octave - (E4M3_NORMAL >> 23)) << 3) + units;
-        c[i] |= nan | (bits >> 24 & 0x80);
-    }
-    for (int i = 0; i < LANES; i++)
-        code[i] = (uint8_t)c[i];
-}
-
-static void e4m3_values(float *restrict v, const uint8_t *restrict code, float scale)
-{
-    for (int i = 0; i < LANES; i++) {
-        int32_t c = code[i], m = c & 0x7f, tiny = mask_less(m, 8), nan = mask_less(0x7e, m);
-        /* Below the least normal number: its octave, minus that number. */
-        float t =
-            float_of((m << 20) + (120 << 23) + (tiny & 1 << 23)) - float_of(tiny & E4M3_NORMAL);
-        int32_t bits = (bits_of(t) & ~nan) | (0x7fc00000 & nan);
-        v[i] = float_of(bits | (int32_t)((uint32_t)(c & 0x80) << 24)) * scale;
-    }
-}
-
-/* The same for E2M1. Byte j holds the codes of values j, in its low half, and j + 8, so that
- * vectors need no shuffles. NaN saturates. */
-static void e2m1_codes(uint8_t *restrict packed, const float *restrict v)
-{
-    int32_t code[LANES];
-    for (int i = 0; i < LANES; i++) {
-        int32_t bits = bits_of(v[i]), magnitude = bits & MAGNITUDE;
-        int32_t m = magnitude < E2M1_LARGEST ? magnitude : E2M1_LARGEST;
-        int32_t octave = (m > E2M1_NORMAL ? m : E2M1_NORMAL) >> 23;
-        int32_t anchor = (octave + 22) << 23;
-        int32_t units = bits_of(float_of(m) + float_of(anchor)) - anchor;
-        code[i] = ((octave - (E2M1_NORMAL >> 23)) << 1) + units + (bits >> 28 & 8);
-    }
-    for (int i = 0; i < LANES / 2; i++)
-        packed[i] = (uint8_t)(code[i] | code[i + LANES / 2] << 4);
-}
-
-static void e2m1_values(float *restrict v, const uint8_t *restrict packed, float scale)
-{
-    int32_t code[LANES];
-    for (int i = 0; i < LANES / 2; i++)
-        code[i] = packed[i] & 15;
-    for (int i = 0; i < LANES / 2; i++)
-        code[i + LANES / 2] = packed[i] >> 4;
-    for (int i = 0; i < LANES; i++) {
-        int32_t m = code[i] & 7, tiny = mask_less(m, 2);
-        float t =
-            float_of((m << 22) + (126 << 23) + (tiny & 1 << 23)) - float_of(tiny & E2M1_NORMAL);
-        v[i] = float_of(bits_of(t) | (int32_t)((uint32_t)(code[i] & 8) << 28)) * scale;
-    }
 }
 
 /* E4M3 codes of x[i] * by, or x[i] / by. */
@@ -225,7 +135,7 @@ static void encode_e4m3(uint8_t *code, const float *x, int64_t n, float by, bool
         else
             for (int j = 0; j < LANES; j++)
                 v[j] = from[j] * by;
-        e4m3_codes(whole ? code + i : rest_code, v);
+        lanes_to_e4m3(whole ? code + i : rest_code, v);
         if (!whole)
             memcpy(code + i, rest_code, (size_t)(n - i));
     }
@@ -235,12 +145,12 @@ static void decode_e4m3(float *x, const uint8_t *code, int64_t n, float scale)
 {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        e4m3_values(x + i, code + i, scale);
+        lanes_from_e4m3(x + i, code + i, scale);
     if (i < n) {
         uint8_t rest_code[LANES] = {0};
         float rest[LANES];
         memcpy(rest_code, code + i, (size_t)(n - i));
-        e4m3_values(rest, rest_code, scale);
+        lanes_from_e4m3(rest, rest_code, scale);
         memcpy(x + i, rest, (size_t)(n - i) * sizeof *x);
     }
 }
@@ -248,8 +158,8 @@ static void decode_e4m3(float *x, const uint8_t *code, int64_t n, float scale)
 /* The next power of two from a finite positive s on upwards. */
 static float power_of_two_from(float s)
 {
-    int32_t bits = bits_of(s);
-    return bits < INFINITE ? float_of((bits + 0x7fffff) & INFINITE) : s;
+    int32_t bits = lane_bits(s);
+    return bits < LANE_INFINITE ? lane_float((bits + 0x7fffff) & LANE_INFINITE) : s;
 }
 
 /* What all groups of a row have in common: the calibrated or the row's own scale. */
@@ -259,7 +169,7 @@ static float row_scale(const RowFormat *f, const float *x, int64_t width)
         return f->input_scale;
     if (!layouts[f->scheme].row_scale)
         return 1.0f;
-    float most = float_of(largest(x, width));
+    float most = lane_float(largest(x, width));
     if (f->scheme == ROWS_NVFP4_TOKEN)
         return most * (1.0f / 2688.0f);
     float s = most / 448.0f, least = 1.0f / (448.0f * 512.0f);
@@ -269,7 +179,7 @@ static float row_scale(const RowFormat *f, const float *x, int64_t width)
 static void encode_fp8_group(const RowFormat *f, const float *x, int64_t n, uint8_t *code,
                              uint8_t *scale)
 {
-    float most = float_of(largest(x, n));
+    float most = lane_float(largest(x, n));
     float s = (most < 1e-10f ? 1e-10f : most) / 448.0f;
     if (f->power_of_two)
         s = power_of_two_from(s);
@@ -280,18 +190,18 @@ static void encode_fp8_group(const RowFormat *f, const float *x, int64_t n, uint
 /* Of 16 values. g is 1 / input_scale. */
 static void encode_nvfp4_static(float input_scale, const float *x, uint8_t *code, uint8_t *scale)
 {
-    float g = 1.0f / input_scale, most = float_of(largest_of_16(x));
+    float g = 1.0f / input_scale, most = lane_float(largest_of_16(x));
     *scale = float_to_e4m3(g * (most * (1.0f / 6.0f)));
     float s = e4m3_to_float(*scale), o = *scale == 0 ? 0.0f : 1.0f / (s * (1.0f / g)), v[LANES];
     for (int i = 0; i < LANES; i++)
         v[i] = x[i] * o;
-    e2m1_codes(code, v);
+    lanes_to_e2m1(code, v);
 }
 
 static void encode_nvfp4_token(float row, const float *x, uint8_t *code, uint8_t *scale)
 {
-    float e = row > 0.0f ? 1.0f / row : 0.0f, most = float_of(largest_of_16(x)), v[LANES];
-    if (bits_of(e) == INFINITE)
+    float e = row > 0.0f ? 1.0f / row : 0.0f, most = lane_float(largest_of_16(x)), v[LANES];
+    if (lane_bits(e) == LANE_INFINITE)
         e = 0.0f;
     *scale = float_to_e4m3(e * most / 6.0f);
     float s = e4m3_to_float(*scale);
@@ -301,19 +211,19 @@ static void encode_nvfp4_token(float row, const float *x, uint8_t *code, uint8_t
     }
     for (int i = 0; i < LANES; i++)
         v[i] = x[i] * e / s;
-    e2m1_codes(code, v);
+    lanes_to_e2m1(code, v);
 }
 
 static void encode_mxfp8(const float *x, int64_t n, uint8_t *code, uint8_t *scale)
 {
     /* The exponent of the next power of two, biased. Up to 2^-127, which is subnormal, it is 0. */
-    int32_t bits = bits_of(float_of(largest(x, n)) / 448.0f);
-    int32_t b = bits <= 0x00400000 ? 0 : bits > INFINITE ? 255 : (bits + 0x7fffff) >> 23;
-    *scale = (uint8_t)(b == 255 && bits == INFINITE ? 254 : b);
+    int32_t bits = lane_bits(lane_float(largest(x, n)) / 448.0f);
+    int32_t b = bits <= 0x00400000 ? 0 : bits > LANE_INFINITE ? 255 : (bits + 0x7fffff) >> 23;
+    *scale = (uint8_t)(b == 255 && bits == LANE_INFINITE ? 254 : b);
     /* 2^(127 - b) */
-    float by = *scale == 255   ? float_of(0x7fc00000)
-               : *scale == 254 ? float_of(0x00400000)
-                               : float_of((254 - *scale) << 23);
+    float by = *scale == 255   ? lane_float(0x7fc00000)
+               : *scale == 254 ? lane_float(0x00400000)
+                               : lane_float((254 - *scale) << 23);
     encode_e4m3(code, x, n, by, false);
 }
 
@@ -360,7 +270,7 @@ static void decode_group(const RowFormat *f, float row, const uint8_t *code, con
         break;
     case ROWS_NVFP4_STATIC:
     case ROWS_NVFP4_TOKEN:
-        e2m1_values(x, code, e4m3_to_float(*scale) * row);
+        lanes_from_e2m1(x, code, e4m3_to_float(*scale) * row);
         break;
     case ROWS_MXFP8:
         decode_e4m3(x, code, n, e8m0_to_float(*scale));

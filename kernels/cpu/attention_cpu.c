@@ -2,15 +2,15 @@
  * KV head, tile of queries). A page of a layer holds the keys of all heads, then the values; how
  * they lie within a head is attention.inc's. */
 #include "kernels/cpu/cpu.h"
+#include "quant/lanes.h"
 
 #include <string.h>
 
 size_t cpu_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim, KvDtype dtype)
 {
     (void)b;
-    (void)dtype;
     size_t per_position = (size_t)head_dim + (size_t)cpu_value_stride(head_dim);
-    return (size_t)n_kv_heads * per_position * KV_PAGE * sizeof(float);
+    return (size_t)n_kv_heads * cpu_kv_bytes(dtype, per_position * KV_PAGE);
 }
 
 static Status check_spec(const AttnSpec *spec, Err *e)
@@ -19,6 +19,13 @@ static Status check_spec(const AttnSpec *spec, Err *e)
         spec->n_heads % spec->n_kv_heads)
         return err_set(e, ST_INPUT, "attention: %d heads over %d KV heads of %d lanes (at most %d)",
                        spec->n_heads, spec->n_kv_heads, spec->head_dim, MAX_HEAD_DIM);
+    if (spec->kv.dtype == KV_NVFP4 && spec->head_dim % LANES)
+        return err_set(e, ST_INPUT, "attention: NVFP4 keys of %d lanes: not a multiple of 16",
+                       spec->head_dim);
+    bool scaled = spec->kv.dtype == KV_FP8 || spec->kv.dtype == KV_NVFP4;
+    if (scaled && !(spec->kv.k_scale > 0 && spec->kv.v_scale > 0))
+        return err_set(e, ST_INPUT, "attention: scales of keys and values %g, %g: not positive",
+                       (double)spec->kv.k_scale, (double)spec->kv.v_scale);
     return ST_OK;
 }
 
@@ -62,6 +69,33 @@ static void write_page(const AttnJob *job, const AttnSeq *s, int page, int lo, i
         }
 }
 
+static void write_coded_page(const AttnJob *job, const AttnSeq *s, int page, int lo, int hi)
+{
+    const AttnSpec *spec = job->spec;
+    const KvFormat *kv = &spec->kv;
+    int d = spec->head_dim, stride = cpu_value_stride(d), n_kv = spec->n_kv_heads;
+    size_t key_bytes = cpu_kv_bytes(kv->dtype, (size_t)d * KV_PAGE);
+    size_t value_bytes = cpu_kv_bytes(kv->dtype, (size_t)stride * KV_PAGE);
+    uint8_t *keys = (uint8_t *)job->pool + (size_t)s->pages[page] * job->page_bytes;
+    uint8_t *values = keys + (size_t)n_kv * key_bytes;
+    int64_t row = s->row + (int64_t)page * KV_PAGE - s->pos; /* of the page's position 0 */
+    for (int h = 0; h < n_kv; h++, keys += key_bytes, values += value_bytes)
+        for (int i0 = 0; i0 < d; i0 += LANES) {
+            size_t bytes = (size_t)(d - i0 < LANES ? d - i0 : LANES) * sizeof(float);
+            for (int j = lo; j < hi; j++) {
+                int64_t from = (row + j) * job->stride + (int64_t)h * d + i0;
+                float x[LANES] = {0};
+                uint8_t code[2 * LANES];
+                memcpy(x, job->k + from, bytes);
+                cpu_kv_encode(code, x, kv->dtype, kv->k_scale);
+                cpu_kv_store_key(keys, code, spec, j, i0);
+                memcpy(x, job->v + from, bytes);
+                cpu_kv_encode(code, x, kv->dtype, kv->v_scale);
+                cpu_kv_store_value(values, code, spec, j, i0);
+            }
+        }
+}
+
 static void kv_write_task(void *ctx, int task, int thread)
 {
     (void)thread;
@@ -73,7 +107,10 @@ static void kv_write_task(void *ctx, int task, int thread)
         return; /* no later step can see these positions */
     int lo = s->pos > start ? s->pos - start : 0;
     int hi = s->pos + s->n_rows - start < KV_PAGE ? s->pos + s->n_rows - start : KV_PAGE;
-    write_page(job, s, page, lo, hi);
+    if (job->spec->kv.dtype == KV_F32)
+        write_page(job, s, page, lo, hi);
+    else
+        write_coded_page(job, s, page, lo, hi);
 }
 
 static int group_of(const AttnSpec *spec)

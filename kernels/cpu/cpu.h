@@ -56,6 +56,7 @@ typedef struct Scratch {
     float p[ATTN_ROWS * KV_PAGE];
     float max[ATTN_ROWS], sum[ATTN_ROWS];
     int query[ATTN_ROWS];
+    float keys[MAX_HEAD_DIM * KV_PAGE], values[MAX_HEAD_DIM * KV_PAGE]; /* of a decoded page */
 } Scratch;
 
 /* What one attention task works on: rows first .. first+n_rows-1 of one sequence's queries x the
@@ -121,6 +122,8 @@ typedef struct CpuKernels {
     void (*exp_row)(float *y, const float *x, float offset, int n);
     void (*attention)(const AttnTile *tile, Scratch *scratch);
     void (*latent_tile)(const LatentTile *tile);
+    /* n values, a multiple of 16, from BF16 or from E4M3 with this scale. */
+    void (*kv_decode)(float *y, const uint8_t *from, int64_t n, KvDtype dtype, float scale);
 } CpuKernels;
 
 extern const CpuKernels cpu_kernels_scalar, cpu_kernels_avx2, cpu_kernels_avx512;
@@ -232,6 +235,21 @@ static inline int cpu_value_stride(int head_dim)
 {
     return (head_dim + PANEL - 1) / PANEL * PANEL;
 }
+
+/* Of n values, for NVFP4 a multiple of 16 with their block scales. */
+static inline size_t cpu_kv_bytes(KvDtype dtype, size_t n)
+{
+    return dtype == KV_F32 ? 4 * n : dtype == KV_BF16 ? 2 * n : dtype == KV_FP8 ? n : n / 16 * 9;
+}
+
+/* kv_cpu.c */
+/* 16 lanes of one key, value or latent: bf16s, E4M3 codes, or 8 bytes of E2M1 codes and a scale.
+ * code has room for 32 bytes. */
+void cpu_kv_encode(uint8_t *code, const float *x, KvDtype dtype, float scale);
+/* Puts them where kv.inc looks for lanes i0 .. i0+15 of position j, among a head's keys or values of
+ * one page. */
+void cpu_kv_store_key(uint8_t *keys, const uint8_t *code, const AttnSpec *spec, int j, int i0);
+void cpu_kv_store_value(uint8_t *values, const uint8_t *code, const AttnSpec *spec, int j, int i0);
 
 /* latent_cpu.c */
 size_t cpu_latent_page_bytes(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);

@@ -1,8 +1,10 @@
 /* kernels/cpu/latent.h - what the two forms of latent attention share: the layout of a page, how a
  * step's rows are cut into pieces, and what the scratch memory holds.
  *
- * A page of a layer is [KV_PAGE][latent_stride(width)] float32, one row per position: the latent,
- * then the rope lanes, then zeros. */
+ * A page of a layer is one row per position: in float32 the latent, then the rope lanes, then zeros
+ * up to whole panels. In fewer bits both parts are whole panels, of codes of the latent (BF16 or
+ * E4M3) and of BF16 rope lanes; such rows are decoded into the thread's memory, to float32 rows of
+ * both parts, before anything reads them. */
 #ifndef MB_CPU_LATENT_H
 #define MB_CPU_LATENT_H
 
@@ -33,7 +35,8 @@ typedef struct LatentJob {
     int n_seqs, n_rows; /* of all sequences */
     const LatentSpec *spec;
     const LatentWeights *w;
-    int64_t q_stride, out_stride, page_stride; /* in values */
+    int64_t q_stride, out_stride;
+    int64_t page_stride, rope_at; /* of float32 rows: from one to the next; the first rope lane */
     size_t page_bytes;
     LatentPieces pieces;
     int n_bundles; /* expanded */
@@ -53,10 +56,29 @@ static inline int latent_query_dim(const LatentSpec *spec)
     return spec->nope_dim + spec->rope_dim;
 }
 
-static inline const float *latent_page(const LatentJob *job, const AttnSeq *s, int page)
+/* Bytes of a row of a page. */
+static inline size_t latent_row_bytes(int latent_dim, int rope_dim, KvDtype dtype)
 {
-    return (const float *)(const void *)(job->pool + (size_t)s->pages[page] * job->page_bytes);
+    if (dtype == KV_F32)
+        return cpu_kv_bytes(KV_F32, (size_t)whole_panels(latent_dim + rope_dim));
+    return cpu_kv_bytes(dtype, (size_t)whole_panels(latent_dim)) +
+           cpu_kv_bytes(KV_BF16, (size_t)whole_panels(rope_dim));
 }
+
+static inline const char *latent_page(const LatentJob *job, const AttnSeq *s, int page)
+{
+    return job->pool + (size_t)s->pages[page] * job->page_bytes;
+}
+
+/* Bytes of a thread's memory for n decoded rows. */
+static inline size_t latent_decoded_bytes(int n, const LatentSpec *spec)
+{
+    size_t row = (size_t)(whole_panels(spec->latent_dim) + whole_panels(spec->rope_dim));
+    return spec->kv.dtype == KV_F32 ? 0 : (size_t)n * row * sizeof(float);
+}
+
+/* The first n rows of a page as float32: where they lie, or decoded into memory. */
+const float *latent_rows(const LatentJob *job, const AttnSeq *s, int page, int n, float *memory);
 
 /* How many keys of a page the query at this position sees, or none or fewer. */
 static inline int latent_seen(int position, int page)

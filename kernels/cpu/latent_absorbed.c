@@ -25,7 +25,7 @@ static size_t tile_floats(const LatentSpec *spec)
 
 size_t latent_absorbed_thread_bytes(const LatentSpec *spec)
 {
-    return ABSORB_TILES * tile_floats(spec) * sizeof(float);
+    return ABSORB_TILES * tile_floats(spec) * sizeof(float) + latent_decoded_bytes(KV_PAGE, spec);
 }
 
 /* The latent query or output of a row of the run, and a head. */
@@ -140,6 +140,7 @@ typedef struct Tiles {
     int n_lanes;  /* of the piece */
     int first, n;
     float *q, *o, *max, *sum;
+    float *decoded; /* a page */
     int q_dim, o_stride;
 } Tiles;
 
@@ -173,7 +174,7 @@ static void load_tile(const Tiles *x, int t)
     }
 }
 
-static void attend(const Tiles *x, int t, int page, bool ask)
+static void attend(const Tiles *x, int t, int page, const float *latents, bool ask)
 {
     const LatentJob *job = x->run->job;
     int n = lanes_of(x, t), seen[PANEL], most = 0;
@@ -185,10 +186,9 @@ static void attend(const Tiles *x, int t, int page, bool ask)
     }
     if (most == 0)
         return;
-    const float *latents = latent_page(job, x->seq, page);
     LatentTile at = {.q = x->q + (int64_t)t * x->q_dim * PANEL,
                      .keys = latents,
-                     .rope = latents + job->spec->latent_dim,
+                     .rope = latents + job->rope_at,
                      .key_stride = job->page_stride,
                      .rope_stride = job->page_stride,
                      .key_dims = job->spec->latent_dim,
@@ -197,8 +197,7 @@ static void attend(const Tiles *x, int t, int page, bool ask)
                      .value_stride = job->page_stride,
                      .value_groups = x->o_stride / PANEL,
                      .scale = job->spec->scale,
-                     .next = ask ? (const char *)(const void *)latent_page(job, x->seq, page + 1)
-                                 : NULL,
+                     .next = ask ? latent_page(job, x->seq, page + 1) : NULL,
                      .next_bytes = (int64_t)job->page_bytes,
                      .n_rows = n,
                      .seen = seen,
@@ -250,13 +249,16 @@ static void attend_task(void *ctx, int task, int thread)
     x.q = x.o + (int64_t)x.n * PANEL * x.o_stride;
     x.max = x.q + (int64_t)x.n * PANEL * x.q_dim;
     x.sum = x.max + x.n * PANEL;
+    x.decoded = x.sum + x.n * PANEL;
     for (int t = 0; t < x.n; t++)
         load_tile(&x, t);
     int end = (x.first + x.n) * PANEL < x.n_lanes ? (x.first + x.n) * PANEL : x.n_lanes;
     int last = x.position + (end - 1) / spec->n_heads;
-    for (int page = 0; page <= last / KV_PAGE; page++)
+    for (int page = 0; page <= last / KV_PAGE; page++) {
+        const float *latents = latent_rows(job, s, page, latent_seen(last, page), x.decoded);
         for (int t = 0; t < x.n; t++)
-            attend(&x, t, page, t == 0 && page < last / KV_PAGE);
+            attend(&x, t, page, latents, t == 0 && page < last / KV_PAGE);
+    }
     for (int t = 0; t < x.n; t++)
         store_tile(&x, t);
 }

@@ -7,8 +7,52 @@
 size_t cpu_latent_page_bytes(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype)
 {
     (void)b;
-    (void)dtype;
-    return (size_t)KV_PAGE * (size_t)whole_panels(latent_dim + rope_dim) * sizeof(float);
+    return KV_PAGE * latent_row_bytes(latent_dim, rope_dim, dtype);
+}
+
+/* Both parts of a row, in whole panels. */
+static void encode_row(uint8_t *to, const float *from, const LatentSpec *spec)
+{
+    const int dims[2] = {spec->latent_dim, spec->rope_dim};
+    for (int part = 0; part < 2; from += dims[part], part++) {
+        KvDtype dtype = part == 0 ? spec->kv.dtype : KV_BF16;
+        for (int i = 0; i < dims[part]; i += PANEL, to += cpu_kv_bytes(dtype, PANEL)) {
+            int n = dims[part] - i < PANEL ? dims[part] - i : PANEL;
+            float x[PANEL] = {0};
+            uint8_t code[2 * PANEL];
+            memcpy(x, from + i, (size_t)n * sizeof *x);
+            cpu_kv_encode(code, x, dtype, spec->kv.k_scale);
+            memcpy(to, code, cpu_kv_bytes(dtype, PANEL));
+        }
+    }
+}
+
+const float *latent_rows(const LatentJob *job, const AttnSeq *s, int page, int n, float *memory)
+{
+    const LatentSpec *spec = job->spec;
+    const char *rows = latent_page(job, s, page);
+    if (spec->kv.dtype == KV_F32)
+        return (const float *)(const void *)rows;
+    size_t row_bytes = latent_row_bytes(spec->latent_dim, spec->rope_dim, spec->kv.dtype);
+    int latent = whole_panels(spec->latent_dim), rope = whole_panels(spec->rope_dim);
+    for (int j = 0; j < n; j++) {
+        const uint8_t *from = (const uint8_t *)rows + (size_t)j * row_bytes;
+        float *to = memory + j * job->page_stride;
+        job->b->kernels->kv_decode(to, from, latent, spec->kv.dtype, spec->kv.k_scale);
+        job->b->kernels->kv_decode(to + latent, from + cpu_kv_bytes(spec->kv.dtype, (size_t)latent),
+                                   rope, KV_BF16, 1.0f);
+    }
+    return memory;
+}
+
+static Status check_format(const KvFormat *kv, Err *e)
+{
+    if (kv->dtype == KV_NVFP4)
+        return err_set(e, ST_INPUT, "latent attention: no NVFP4 cache; fp8 and bf16 are");
+    if (kv->dtype == KV_FP8 && !(kv->k_scale > 0))
+        return err_set(e, ST_INPUT, "latent attention: a scale of latents of %g: not positive",
+                       (double)kv->k_scale);
+    return ST_OK;
 }
 
 typedef struct WriteJob {
@@ -17,7 +61,8 @@ typedef struct WriteJob {
     const float *rows;
     int64_t stride;
     const AttnSeq *seqs;
-    int n_seqs, width;
+    int n_seqs;
+    const LatentSpec *spec;
     size_t page_bytes;
 } WriteJob;
 
@@ -30,14 +75,20 @@ static void write_task(void *ctx, int task, int thread)
     int page = s->pos / KV_PAGE + task - job->b->task_first[i], start = page * KV_PAGE;
     if (s->pages[page] < 0)
         return; /* no later step can see these positions */
-    int64_t width = job->width, stride = whole_panels(job->width);
     int lo = s->pos > start ? s->pos - start : 0;
     int hi = s->pos + s->n_rows - start < KV_PAGE ? s->pos + s->n_rows - start : KV_PAGE;
-    float *to = (float *)(void *)(job->pool + (size_t)s->pages[page] * job->page_bytes);
-    for (int j = lo; j < hi; j++) {
-        memcpy(to + j * stride, job->rows + (s->row + start + j - s->pos) * job->stride,
-               (size_t)width * sizeof *to);
-        memset(to + j * stride + width, 0, (size_t)(stride - width) * sizeof *to);
+    const LatentSpec *spec = job->spec;
+    size_t row_bytes = latent_row_bytes(spec->latent_dim, spec->rope_dim, spec->kv.dtype);
+    size_t used = (size_t)(spec->latent_dim + spec->rope_dim) * sizeof(float);
+    char *to = job->pool + (size_t)s->pages[page] * job->page_bytes + (size_t)lo * row_bytes;
+    for (int j = lo; j < hi; j++, to += row_bytes) {
+        const float *from = job->rows + (s->row + start + j - s->pos) * job->stride;
+        if (spec->kv.dtype == KV_F32) {
+            memcpy(to, from, used);
+            memset(to + used, 0, row_bytes - used);
+        } else {
+            encode_row((uint8_t *)to, from, spec);
+        }
     }
 }
 
@@ -47,11 +98,12 @@ Status cpu_latent_write(Backend *b, void *pool, const void *rows, int64_t stride
     int width = spec->latent_dim + spec->rope_dim;
     if (width < 1)
         return err_set(e, ST_INPUT, "latent attention: rows of %d values", width);
+    TRY(check_format(&spec->kv, e));
     WriteJob job = {.b = b,
                     .pool = pool,
                     .rows = rows,
                     .stride = stride,
-                    .width = width,
+                    .spec = spec,
                     .page_bytes =
                         cpu_latent_page_bytes(b, spec->latent_dim, spec->rope_dim, spec->kv.dtype)};
     for (int from = 0; from < n_seqs; from += job.n_seqs) {
@@ -133,7 +185,9 @@ Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *po
                             const LatentWeights *w, LatentForm form, void *scratch, Err *e)
 {
     TRY(check(spec, w, e));
-    int width = spec->latent_dim + spec->rope_dim;
+    TRY(check_format(&spec->kv, e));
+    bool coded = spec->kv.dtype != KV_F32;
+    int latent = coded ? whole_panels(spec->latent_dim) : spec->latent_dim;
     LatentJob job = {
         .b = b,
         .out = out,
@@ -145,7 +199,8 @@ Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *po
         .w = w,
         .q_stride = (int64_t)spec->n_heads * latent_query_dim(spec),
         .out_stride = (int64_t)spec->n_heads * spec->v_dim,
-        .page_stride = whole_panels(width),
+        .page_stride = whole_panels(latent + spec->rope_dim),
+        .rope_at = latent,
         .page_bytes = cpu_latent_page_bytes(b, spec->latent_dim, spec->rope_dim, spec->kv.dtype)};
     for (int i = 0; i < n_seqs; i++)
         job.n_rows += seqs[i].n_rows;

@@ -31,6 +31,7 @@ typedef struct Expansion {
     int64_t kv_stride, value_at;
     /* Of all tiles of PANEL queries. */
     float *q, *o, *max, *sum;
+    float *decoded; /* [EXPAND_KEYS] rows of pages that are not float32 */
     int q_dim, o_stride;
 } Expansion;
 
@@ -55,7 +56,8 @@ size_t latent_expanded_thread_bytes(int n_rows, const LatentSpec *spec)
     size_t kv_stride = (size_t)(whole_panels(spec->nope_dim) + whole_panels(spec->v_dim));
     return ((size_t)(tiles > LEAST_TILES ? tiles : LEAST_TILES) * tile_floats(spec) +
             EXPAND_KEYS * kv_stride) *
-           sizeof(float);
+               sizeof(float) +
+           latent_decoded_bytes(EXPAND_KEYS, spec);
 }
 
 static void load_queries(Expansion *x, int piece, int first_tile)
@@ -131,7 +133,7 @@ static void attend(const Expansion *x, const Slot *slot, int t)
     const float *kv = x->kv + slot->first_key * x->kv_stride;
     LatentTile at = {.q = x->q + tile * x->q_dim * PANEL,
                      .keys = kv,
-                     .rope = latent_page(job, s, slot->page) + job->spec->latent_dim,
+                     .rope = x->latent[slot->first_key] + job->rope_at,
                      .key_stride = x->kv_stride,
                      .rope_stride = job->page_stride,
                      .key_dims = job->spec->nope_dim,
@@ -175,7 +177,7 @@ static void list_page(Expansion *x, int piece, int page, int first_tile)
     if (x->n_slots == MAX_SLOTS || x->n_keys + n_keys > EXPAND_KEYS)
         flush(x);
     x->slot[x->n_slots++] = (Slot){piece, page, n_keys, x->n_keys, first_tile};
-    const float *row = latent_page(job, s, page);
+    const float *row = latent_rows(job, s, page, n_keys, x->decoded + x->n_keys * job->page_stride);
     for (int j = 0; j < n_keys; j++, row += job->page_stride)
         x->latent[x->n_keys++] = row;
 }
@@ -203,6 +205,7 @@ static void expanded_task(void *ctx, int task, int thread)
     x.q = x.o + (int64_t)tiles * PANEL * x.o_stride;
     x.max = x.q + (int64_t)tiles * PANEL * x.q_dim;
     x.sum = x.max + (int64_t)tiles * PANEL;
+    x.decoded = x.sum + (int64_t)tiles * PANEL;
     for (int i = from, tile = 0; i < to; tile += tiles_of(rows_of_piece(p, i)), i++)
         load_queries(&x, i, tile);
     for (int i = from, tile = 0; i < to; tile += tiles_of(rows_of_piece(p, i)), i++) {

@@ -283,18 +283,35 @@ static void run_attention(void *ctx, int run)
         fail(e.text);
 }
 
-static void bench_attention(Bench *bench, int n_seqs, int context, bool decode)
+static const char *kv_name(KvDtype dtype)
+{
+    static const char *const names[] = {"f32", "bf16", "fp8", "nvfp4"};
+    return names[dtype];
+}
+
+/* Pages full of numbers near 0.5, whatever the format. */
+static void fill_pool(void *pool, size_t bytes, KvDtype dtype)
+{
+    uint64_t seed = 4;
+    if (dtype != KV_F32)
+        memset(pool, 0x30, bytes);
+    else
+        for (size_t i = 0; i < bytes / sizeof(float); i++)
+            ((float *)pool)[i] = (float)(int32_t)test_random(&seed) * 0x1p-31f;
+}
+
+static void bench_attention(Bench *bench, KvDtype dtype, int n_seqs, int context, bool decode)
 {
     enum { HEADS = 8, KV_HEADS = 2, DIM = 64 };
     char name[100];
-    snprintf(name, sizeof name, "attention %s %d x %d", decode ? "decode" : "prefill", n_seqs,
-             context);
+    snprintf(name, sizeof name, "attention %s %s %d x %d", kv_name(dtype),
+             decode ? "decode" : "prefill", n_seqs, context);
     if (!wanted(bench, name))
         return;
     int n_pages = (context + KV_PAGE - 1) / KV_PAGE, rows = decode ? 1 : context;
-    size_t page_bytes = bench->ops->kv_page_bytes(bench->b, KV_HEADS, DIM, KV_F32);
+    size_t page_bytes = bench->ops->kv_page_bytes(bench->b, KV_HEADS, DIM, dtype);
     AttnRun r = {.bench = bench,
-                 .spec = {HEADS, KV_HEADS, DIM, 0.125f, 0, NULL},
+                 .spec = {HEADS, KV_HEADS, DIM, 0.125f, 0, NULL, {dtype, 1, 1}},
                  .n_seqs = n_seqs,
                  .stride = (HEADS + 2 * KV_HEADS) * DIM};
     int32_t *pages = test_alloc((size_t)(n_seqs * n_pages) * sizeof *pages);
@@ -302,9 +319,7 @@ static void bench_attention(Bench *bench, int n_seqs, int context, bool decode)
     size_t pool_bytes = (size_t)(n_seqs * n_pages) * page_bytes;
     if (bench->ops->alloc(bench->b, pool_bytes, "pages", &r.pool, &e) != ST_OK)
         fail(e.text);
-    uint64_t seed = 4;
-    for (size_t i = 0; i < pool_bytes / sizeof(float); i++)
-        ((float *)r.pool)[i] = (float)(int32_t)test_random(&seed) * 0x1p-31f;
+    fill_pool(r.pool, pool_bytes, dtype);
     r.qkv = test_floats(n_seqs * rows * r.stride, 5);
     r.out = test_alloc((size_t)(n_seqs * rows * HEADS * DIM) * sizeof(float));
     r.seqs = test_alloc((size_t)n_seqs * sizeof *r.seqs);
@@ -316,12 +331,13 @@ static void bench_attention(Bench *bench, int n_seqs, int context, bool decode)
     }
     double keys = decode ? context : context * (context + 1.0) / 2; /* seen, over all rows */
     report(bench, name, best_time(bench, run_attention, &r),
-           (double)n_seqs * context * KV_HEADS * DIM * 8.0, 4.0 * keys * n_seqs * HEADS * DIM);
+           (double)n_seqs * context / KV_PAGE * (double)page_bytes,
+           4.0 * keys * n_seqs * HEADS * DIM);
     r.write = true;
-    snprintf(name, sizeof name, "kv_write %s %d x %d", decode ? "decode" : "prefill", n_seqs,
-             context);
+    snprintf(name, sizeof name, "kv_write %s %s %d x %d", kv_name(dtype),
+             decode ? "decode" : "prefill", n_seqs, context);
     report(bench, name, best_time(bench, run_attention, &r),
-           (double)n_seqs * rows * KV_HEADS * DIM * 16.0, 0);
+           (double)n_seqs * rows * (KV_HEADS * DIM * 8.0 + (double)page_bytes / KV_PAGE), 0);
     bench->ops->release(bench->b, r.pool);
     free(pages);
     free(r.qkv);
@@ -363,29 +379,27 @@ static double latent_flops(LatentForm form, double rows, double positions, doubl
 }
 
 /* Prefill: n_seqs prompts of so many positions, expanded. Decode: one absorbed row each. */
-static void bench_latent(Bench *bench, int n_seqs, int context, bool decode)
+static void bench_latent(Bench *bench, KvDtype dtype, int n_seqs, int context, bool decode)
 {
     char name[100];
-    snprintf(name, sizeof name, "latent %s %d x %d", decode ? "decode" : "prefill", n_seqs,
-             context);
+    snprintf(name, sizeof name, "latent %s %s %d x %d", kv_name(dtype),
+             decode ? "decode" : "prefill", n_seqs, context);
     if (!wanted(bench, name))
         return;
     const BackendOps *ops = bench->ops;
     int n_pages = (context + KV_PAGE - 1) / KV_PAGE, rows = decode ? 1 : context;
     LatentRun r = {.bench = bench,
-                   .spec = {MLA_HEADS, MLA_NOPE, MLA_ROPE, MLA_V, MLA_LATENT, 0.07f},
+                   .spec = {MLA_HEADS, MLA_NOPE, MLA_ROPE, MLA_V, MLA_LATENT, 0.07f, {dtype, 1, 1}},
                    .form = decode ? LATENT_ABSORBED : LATENT_EXPANDED,
                    .n_seqs = n_seqs};
-    size_t pool_bytes =
-        (size_t)(n_seqs * n_pages) * ops->latent_page_bytes(bench->b, MLA_LATENT, MLA_ROPE, KV_F32);
+    size_t page_bytes = ops->latent_page_bytes(bench->b, MLA_LATENT, MLA_ROPE, dtype);
+    size_t pool_bytes = (size_t)(n_seqs * n_pages) * page_bytes;
     size_t scratch_bytes = ops->latent_scratch_bytes(bench->b, n_seqs * rows, &r.spec);
     Err e;
     if (ops->alloc(bench->b, pool_bytes, "pages", &r.pool, &e) != ST_OK ||
         ops->alloc(bench->b, scratch_bytes, "scratch", &r.scratch, &e) != ST_OK)
         fail(e.text);
-    uint64_t seed = 4;
-    for (size_t i = 0; i < pool_bytes / sizeof(float); i++)
-        ((float *)r.pool)[i] = (float)(int32_t)test_random(&seed) * 0x1p-31f;
+    fill_pool(r.pool, pool_bytes, dtype);
     Weight *up = random_weight(bench, FORMAT_BF16, MLA_HEADS, 2, MLA_NOPE, MLA_LATENT);
     Weight *absorb = random_weight(bench, FORMAT_BF16, MLA_HEADS, 1, MLA_LATENT, MLA_NOPE);
     r.w = (LatentWeights){up, absorb};
@@ -399,7 +413,7 @@ static void bench_latent(Bench *bench, int n_seqs, int context, bool decode)
         r.seqs[s] = (AttnSeq){s * rows, rows, context - rows, pages + s * n_pages};
     }
     double keys = n_seqs * (decode ? context : context * (context + 1.0) / 2);
-    double bytes = (double)n_seqs * context * (MLA_LATENT + MLA_ROPE) * 4.0 +
+    double bytes = (double)n_seqs * context / KV_PAGE * (double)page_bytes +
                    (double)(ops->weight_bytes(up) + (decode ? ops->weight_bytes(absorb) : 0));
     report(bench, name, best_time(bench, run_latent, &r), bytes,
            latent_flops(r.form, n_seqs * rows, (double)n_seqs * context, keys));
@@ -425,15 +439,19 @@ static void run_all(Bench *bench)
     bench_ffn(bench, "gpt_oss", FORMAT_BF16, 2880, 2880, 32, few, 5);
     bench_ffn(bench, "storyteller", FORMAT_MXFP4, 256, 256, 16, story, 2);
     bench_ffn(bench, "storyteller", FORMAT_BF16, 256, 256, 16, story, 2);
-    bench_attention(bench, 1, 512, false);
-    bench_attention(bench, 1, 4096, false);
-    bench_attention(bench, 256, 512, true);
-    bench_attention(bench, 256, 4096, true);
-    bench_latent(bench, 1, 512, false);
-    bench_latent(bench, 1, 4096, false);
-    bench_latent(bench, 64, 24, false);
-    bench_latent(bench, 64, 512, true);
-    bench_latent(bench, 256, 512, true);
+    for (KvDtype dtype = KV_F32; dtype <= KV_NVFP4; dtype++) {
+        bench_attention(bench, dtype, 1, 512, false);
+        bench_attention(bench, dtype, 1, 4096, false);
+        bench_attention(bench, dtype, 256, 512, true);
+        bench_attention(bench, dtype, 256, 4096, true);
+    }
+    for (KvDtype dtype = KV_F32; dtype <= KV_FP8; dtype++) {
+        bench_latent(bench, dtype, 1, 512, false);
+        bench_latent(bench, dtype, 1, 4096, false);
+        bench_latent(bench, dtype, 64, 24, false);
+        bench_latent(bench, dtype, 64, 512, true);
+        bench_latent(bench, dtype, 256, 512, true);
+    }
 }
 
 int main(int argc, char **argv)

@@ -46,6 +46,23 @@ enum { MOST_PAGES = 8 };
  * 2^-22, and a score's error multiplies values of up to 3. */
 #define TOLERANCE 1e-5
 
+static const KvFormat formats[] = {
+    {KV_BF16, 0, 0}, {KV_FP8, 0.0113f, 0.5f}, {KV_NVFP4, 0.013f, 0.0071f}};
+
+static const char *const dtype_names[] = {"f32", "bf16", "fp8", "nvfp4"};
+
+/* A head's lanes as they are read back. */
+static void round_lanes(float *x, int n, KvDtype dtype, float scale)
+{
+    if (dtype == KV_NVFP4) {
+        RowFormat f = {ROWS_NVFP4_STATIC, scale, false};
+        row_round(&f, x, n, x);
+    }
+    for (int i = 0; i < n && dtype != KV_NVFP4; i++)
+        x[i] = dtype == KV_BF16 ? bf16_to_float(float_to_bf16(x[i]))
+                                : e4m3_to_float(float_to_e4m3(x[i] / scale)) * scale;
+}
+
 static Data make_data(const BackendOps *ops, Backend *b, const Case *c)
 {
     Data d = {.spec = {c->n_heads, c->n_kv_heads, c->head_dim, 0.7f / sqrtf((float)c->head_dim),
@@ -157,6 +174,57 @@ static int run_chunks(const BackendOps *ops, Backend *b, const Case *c, const Da
     return failed;
 }
 
+static void all_at_once(const Case *c, const Data *d, AttnSeq seqs[4], int32_t pages[4][MOST_PAGES])
+{
+    for (int s = 0; s < d->n_seqs; s++)
+        seqs[s] = step_of(c, d, s, 0, c->lengths[s], pages[s]);
+}
+
+/* Attention over a cache of this format equals float32 attention over rounded keys and values, and
+ * so do all chunks: the step's own rows are read through the rounding too. */
+static int run_format(const BackendOps *ops, const TestBackend *backends, int n_backends,
+                      const Case *c, const Data *d, const KvFormat *f, float *pool, float *out,
+                      float *want)
+{
+    int failed = 0;
+    int64_t n = (int64_t)d->n_rows * c->n_heads * c->head_dim;
+    Data rounded = *d, coded = *d;
+    rounded.qkv = test_alloc((size_t)(d->n_rows * d->stride) * sizeof *rounded.qkv);
+    memcpy(rounded.qkv, d->qkv, (size_t)(d->n_rows * d->stride) * sizeof *rounded.qkv);
+    for (int r = 0; r < d->n_rows; r++)
+        for (int h = 0; h < 2 * c->n_kv_heads; h++)
+            round_lanes(rounded.qkv + r * d->stride + (c->n_heads + h) * c->head_dim, c->head_dim,
+                        f->dtype, h < c->n_kv_heads ? f->k_scale : f->v_scale);
+    AttnSeq seqs[4];
+    int32_t pages[4][MOST_PAGES];
+    all_at_once(c, d, seqs, pages);
+    memset(pool, 0xff, d->pool_bytes);
+    failed += run_steps(ops, backends[0].b, c, &rounded, pool, want, seqs, d->n_seqs);
+    coded.spec.kv = *f;
+    for (int i = 0; i < n_backends; i++) {
+        static const int chunks[] = {65, 1, 7};
+        bool scalar = strncmp(backends[i].name, "scalar", 6) == 0;
+        if (scalar && i > 0)
+            continue; /* slow, and the float32 runs have shown that threads do not matter */
+        char name[600];
+        memset(pool, 0xff, d->pool_bytes);
+        memset(out, 0xff, (size_t)n * sizeof *out);
+        failed += run_steps(ops, backends[i].b, c, &coded, pool, out, seqs, d->n_seqs);
+        snprintf(name, sizeof name, "%s, %s, %s", c->name, dtype_names[f->dtype], backends[i].name);
+        failed += check_bits(name, out, want, n);
+        for (size_t k = 0; k < (scalar ? 1 : sizeof chunks / sizeof *chunks); k++) {
+            memset(pool, 0xff, d->pool_bytes);
+            memset(out, 0xff, (size_t)n * sizeof *out);
+            failed += run_chunks(ops, backends[i].b, c, &coded, pool, out, chunks[k]);
+            snprintf(name, sizeof name, "%s, %s, %s, chunks of %d", c->name, dtype_names[f->dtype],
+                     backends[i].name, chunks[k]);
+            failed += check_bits(name, out, want, n);
+        }
+    }
+    free(rounded.qkv);
+    return failed;
+}
+
 static int run_case(const BackendOps *ops, const TestBackend *backends, int n_backends,
                     const Case *c)
 {
@@ -173,8 +241,7 @@ static int run_case(const BackendOps *ops, const TestBackend *backends, int n_ba
     for (int i = 0; i < n_backends; i++) {
         AttnSeq seqs[4];
         int32_t pages[4][MOST_PAGES];
-        for (int s = 0; s < d.n_seqs; s++)
-            seqs[s] = step_of(c, &d, s, 0, c->lengths[s], pages[s]);
+        all_at_once(c, &d, seqs, pages);
         memset(pool, 0xff, d.pool_bytes);
         memset(out, 0xff, (size_t)n * sizeof *out);
         failed += run_steps(ops, backends[i].b, c, &d, pool, out, seqs, d.n_seqs);
@@ -194,6 +261,9 @@ static int run_case(const BackendOps *ops, const TestBackend *backends, int n_ba
             failed += check_bits(name, out, want, n);
         }
     }
+    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
+        if (formats[f].dtype != KV_NVFP4 || c->head_dim % 16 == 0)
+            failed += run_format(ops, backends, n_backends, c, &d, &formats[f], pool, out, want);
     free(out);
     free(want);
     free(pool);
@@ -230,6 +300,52 @@ static int test_sink_vector(const BackendOps *ops, Backend *b)
     return failed;
 }
 
+/* Fewer bits are fewer bytes, and what a cache cannot hold is refused. */
+static int test_formats(const BackendOps *ops, Backend *b)
+{
+    static const struct {
+        const char *name;
+        int n_kv_heads, head_dim;
+        KvDtype dtype;
+        size_t bytes;
+    } pages[] = {{"f32", 2, 64, KV_F32, 64 * 2 * 128 * 4},
+                 {"bf16", 2, 64, KV_BF16, 64 * 2 * 128 * 2},
+                 {"fp8", 2, 64, KV_FP8, 64 * 2 * 128},
+                 {"nvfp4", 2, 64, KV_NVFP4, 64 * 2 * 8 * 9},
+                 {"fp8, values in whole 16s", 3, 20, KV_FP8, 64 * 3 * (20 + 32)}};
+    int failed = 0;
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
+        failed += check_int(
+            pages[i].name,
+            (int64_t)ops->kv_page_bytes(b, pages[i].n_kv_heads, pages[i].head_dim, pages[i].dtype),
+            (int64_t)pages[i].bytes);
+    static const struct {
+        const char *name;
+        int head_dim;
+        KvFormat kv;
+        const char *says;
+    } bad[] = {{"head of 20", 20, {KV_NVFP4, 1, 1}, "20 lanes: not a multiple of 16"},
+               {"no k scale", 16, {KV_FP8, 0, 1}, "not positive"},
+               {"no v scale", 16, {KV_NVFP4, 1, -1}, "not positive"},
+               {"NaN scale", 16, {KV_FP8, NAN, 1}, "not positive"}};
+    Err e;
+    float rows[60] = {0}, out[20];
+    int32_t page = 0;
+    AttnSeq seq = {0, 1, 0, &page};
+    float *pool = test_alloc(64 * 64 * sizeof *pool);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        AttnSpec spec = {1, 1, bad[i].head_dim, 1.0f, 0, NULL, bad[i].kv};
+        failed += check_int(bad[i].name,
+                            ops->kv_write(b, pool, rows + 20, rows + 40, 60, &seq, 1, &spec, &e),
+                            ST_INPUT);
+        failed += check_has(bad[i].name, e.text, bad[i].says);
+        failed += check_int(bad[i].name, ops->attention(b, out, rows, 60, pool, &seq, 1, &spec, &e),
+                            ST_INPUT);
+    }
+    free(pool);
+    return failed;
+}
+
 int main(void)
 {
     const BackendOps *ops = backend_find("cpu");
@@ -238,7 +354,7 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         failed += run_case(ops, backends, n, &cases[i]);
     for (int i = 0; i < n; i++)
-        failed += test_sink_vector(ops, backends[i].b);
+        failed += test_sink_vector(ops, backends[i].b) + test_formats(ops, backends[i].b);
     test_backends_free(ops, backends, n);
     return test_result(failed);
 }

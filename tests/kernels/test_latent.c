@@ -276,6 +276,46 @@ static int run_form(Bench *x, LatentForm form, const double *exact, float *want,
     return failed;
 }
 
+static const KvFormat formats[] = {{KV_BF16, 0, 0}, {KV_FP8, 0.0057f, 0}};
+
+/* A cached row as it is read back: rope lanes are bf16 in either format. */
+static void round_row(float *x, const LatentSpec *spec, const KvFormat *f)
+{
+    for (int i = 0; i < spec->latent_dim + spec->rope_dim; i++)
+        x[i] = f->dtype == KV_BF16 || i >= spec->latent_dim
+                   ? bf16_to_float(float_to_bf16(x[i]))
+                   : e4m3_to_float(float_to_e4m3(x[i] / f->k_scale)) * f->k_scale;
+}
+
+/* Attention over a cache of this format equals float32 attention over rounded rows, and so do all
+ * chunks. x->d is the float32 data. */
+static int run_format(Bench *x, LatentForm form, const KvFormat *f, float *want)
+{
+    const Data *d = x->d;
+    int failed = 0;
+    int64_t n = d->n_rows * d->stride;
+    Data rounded = *d, coded = *d;
+    rounded.latents = test_alloc((size_t)n * sizeof *rounded.latents);
+    memcpy(rounded.latents, d->latents, (size_t)n * sizeof *rounded.latents);
+    for (int r = 0; r < d->n_rows; r++)
+        round_row(rounded.latents + r * d->stride, &d->spec, f);
+    coded.spec.kv = *f;
+    x->d = &rounded;
+    failed += run_whole(x, form);
+    memcpy(want, x->out, (size_t)(d->n_rows * d->out_width) * sizeof *want);
+    x->d = &coded;
+    failed += run_whole(x, form);
+    failed += check_same(x, f->dtype == KV_BF16 ? "bf16" : "fp8", want);
+    static const int chunks[] = {65, 7};
+    for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++) {
+        failed += run_chunks(x, chunks[k], form);
+        failed += check_same(x, f->dtype == KV_BF16 ? "bf16 in chunks" : "fp8 in chunks", want);
+    }
+    x->d = d;
+    free(rounded.latents);
+    return failed;
+}
+
 static int run_case(const BackendOps *ops, const TestBackend *backends, int n_backends,
                     const Case *c)
 {
@@ -284,6 +324,7 @@ static int run_case(const BackendOps *ops, const TestBackend *backends, int n_ba
     int64_t n = d.n_rows * d.out_width;
     double *exact = test_alloc((size_t)n * sizeof *exact);
     float *want[2] = {test_alloc((size_t)n * sizeof(float)), test_alloc((size_t)n * sizeof(float))};
+    float *rounded = test_alloc((size_t)n * sizeof *rounded);
     Bench x = {.ops = ops,
                .d = &d,
                .pool = test_alloc(d.pool_bytes),
@@ -302,6 +343,9 @@ static int run_case(const BackendOps *ops, const TestBackend *backends, int n_ba
                      form == LATENT_EXPANDED ? "expanded" : "absorbed", backends[i].name);
             x.name = name;
             failed += run_form(&x, (LatentForm)form, exact, want[form], i == 0);
+            if (i % 3 == 0) /* threads change nothing about formats */
+                for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
+                    failed += run_format(&x, (LatentForm)form, &formats[f], rounded);
         }
         ops->weight_destroy(x.b, up);
         ops->weight_destroy(x.b, absorb);
@@ -315,6 +359,7 @@ static int run_case(const BackendOps *ops, const TestBackend *backends, int n_ba
     free(x.out);
     free(want[0]);
     free(want[1]);
+    free(rounded);
     free(exact);
     free_data(&d);
     return failed;
@@ -363,6 +408,27 @@ static int test_edges(const BackendOps *ops, Backend *b)
     failed += check_int("the rest", memcmp(pool + end, untouched + end, page - end), 0);
     failed += check_int("no width", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, &nothing, &e),
                         ST_INPUT);
+
+    static const struct {
+        const char *name;
+        int latent_dim, rope_dim;
+        KvDtype dtype;
+        size_t row_bytes;
+    } sizes[] = {{"f32", 512, 64, KV_F32, 2304},
+                 {"bf16", 512, 64, KV_BF16, 1152},
+                 {"fp8", 512, 64, KV_FP8, 640},
+                 {"fp8 in whole 16s", 36, 12, KV_FP8, 48 + 32}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        failed += check_int(sizes[i].name,
+                            (int64_t)ops->latent_page_bytes(b, sizes[i].latent_dim,
+                                                            sizes[i].rope_dim, sizes[i].dtype),
+                            (int64_t)sizes[i].row_bytes * KV_PAGE);
+    LatentSpec bad[2] = {spec, spec};
+    bad[0].kv.dtype = KV_NVFP4;
+    bad[1].kv.dtype = KV_FP8;
+    for (int i = 0; i < 2; i++)
+        failed += check_int(
+            "bad format", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, &bad[i], &e), ST_INPUT);
 
     Weight *up = bank(ops, b, 2, 5, 4, 8), *absorb = bank(ops, b, 2, 8, 0, 5);
     Weight *other = bank(ops, b, 2, 5, 3, 8), *one = bank(ops, b, 1, 8, 0, 5);
