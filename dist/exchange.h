@@ -6,7 +6,17 @@
  * travels home as a vector of its own; weighting and summing happen at home only, in slot order
  * (BackendOps.combine), so the bits do not depend on the number of ranks, on placement or on
  * rounds. Alone, a rank's rows are not copied at all; with several ranks, rows that stay at home
- * are copied once, unless the caller has put them into exchange_home_rows. */
+ * are copied once, unless the caller has put them into exchange_home_rows.
+ *
+ * Where rows are rounded before dispatch, they can travel coded:
+ *   encode_rows(coded, rows)                    with several ranks only
+ *   round_rows(rows), or decode_rows(coded)     as the local experts read them
+ *   exchange_begin({rows, coded, coded_bytes})
+ *   exchange_dispatch(&recv)
+ *   for each recv.coded[i]: decode_rows(to, from, n)
+ *   ffn(recv.rows, recv.row_of, ...)
+ * so that an expert reads the same bits wherever it lives. Rows are encoded before they are
+ * rounded, since some schemes would find another scale for rounded rows. */
 #ifndef MB_DIST_EXCHANGE_H
 #define MB_DIST_EXCHANGE_H
 
@@ -23,7 +33,23 @@ typedef struct ExchangeShape {
     /* most that a rank receives in one round of dispatch or combine (rows, or results); where it
      * is too small for one token from each other rank, that is what a round moves */
     size_t round_bytes;
+    /* most bytes of a coded row, over all layers; at most row_bytes; 0: rows travel as they are */
+    int coded_bytes;
 } ExchangeShape;
+
+typedef struct ExchangeRows { /* of one layer */
+    const void *rows;         /* [n_tokens, hidden] act */
+    /* [n_tokens, coded_bytes] what travels in their place. Not read when a rank is alone, has no
+     * tokens, or has failed. */
+    const void *coded;
+    int coded_bytes; /* 0: rows themselves travel. The same on all ranks, failed ones included */
+} ExchangeRows;
+
+typedef struct CodedRows {
+    const void *from; /* [n, coded_bytes] as they arrived */
+    void *to;         /* [n, hidden] act: where RecvRows.rows is to have them */
+    int n;            /* > 0 */
+} CodedRows;
 
 typedef struct RecvRows {
     const void *rows; /* [*, hidden] act: distinct rows, own and received */
@@ -34,6 +60,10 @@ typedef struct RecvRows {
     int n_pairs;          /* 0 is common during decode */
     /* [n_pairs, hidden] act: the experts' results go here before exchange_combine */
     void *out;
+    /* What the caller decodes before the experts read rows; every other row is there already. None
+     * where rows travelled as they are. */
+    const CodedRows *coded;
+    int n_coded;
 } RecvRows; /* borrowed: valid until the round's combine returns */
 
 /* Not collective, but every rank must make one with the same shape. comm and placement are
@@ -52,13 +82,13 @@ void *exchange_home_rows(Exchange *x);
 
 /* Collective: swaps counts and choices, sends the first round's rows, and agrees on *n_rounds (>= 1 when any rank has
  * tokens).
- *   rows    [n_tokens, hidden] act, unchanged until exchange_results was used
+ *   rows    of this layer, and coded rows, unchanged until exchange_results was used
  *   expert  [n_tokens, top_k] 0 .. n_experts-1, or -1 for a choice the router dropped
  *   mine    ST_OK, or this rank's failure: then every rank returns ST_COMM here, together, and none is left waiting.
  *           The failing rank's *e stays as it is. The caller then calls dist_agree, with its own failure where it has
  *           one and else with what begin returned, to learn the message.
  * A choice that is not an expert, or more tokens than planned, fails in the same way, and returns ST_INPUT here. */
-Status exchange_begin(Exchange *x, const void *rows, const int32_t *expert, int n_tokens,
+Status exchange_begin(Exchange *x, ExchangeRows rows, const int32_t *expert, int n_tokens,
                       Status mine, int *n_rounds, Err *e);
 /* Collective. round = 0 .. n_rounds-1, in order. */
 Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e);

@@ -11,6 +11,7 @@
 #include "dist/comm_mpi.h"
 #include "dist/exchange_plan.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,12 @@ struct Exchange {
     Plan plan;
     size_t row_bytes;
 
-    const char *rows; /* the caller's, from begin */
+    const char *rows;    /* the caller's, from begin */
+    const char *travel;  /* what travels: the same, or its codes */
+    size_t travel_bytes; /* of one of them */
+    bool travels_coded;
+    char *coded;       /* received codes: window_rows of each other rank; NULL: none ever */
+    CodedRows *ranges; /* [size] */
     char *
         home_rows; /* own rows [max_tokens], then window_rows of each other rank; NULL when alone */
     char *
@@ -33,14 +39,16 @@ struct Exchange {
     int32_t *failed;       /* [size + 1] what the others say in combine, and what this rank says */
     MPI_Request *requests; /* [4 * size] */
     int n_requests;
-    MPI_Datatype row_type;
+    MPI_Datatype row_type;   /* results, and rows that travel as they are */
+    MPI_Datatype coded_type; /* of coded_type_bytes: the last layer's that had coded rows */
+    int coded_type_bytes;
     int n_rounds;
     ExchangeStats stats;
 };
 
 /* Rows that each buffer holds. */
 typedef struct BufferRows {
-    size_t home, results, out_row, send;
+    size_t home, coded, results, out_row, send;
 } BufferRows;
 
 static BufferRows buffer_rows(int rank, int size, const Placement *placement,
@@ -48,12 +56,13 @@ static BufferRows buffer_rows(int rank, int size, const Placement *placement,
 {
     size_t tokens = (size_t)shape->max_tokens, pairs = tokens * (size_t)shape->top_k;
     if (size <= 1)
-        return (BufferRows){0, pairs, 0, 0};
+        return (BufferRows){.results = pairs};
     size_t window = (size_t)plan_window_pairs(size, shape), others = (size_t)size - 1;
     size_t window_rows = (size_t)plan_window_rows(size, shape);
     bool owns = placement->n_local[rank] > 0;
     return (BufferRows){
         .home = tokens + (owns ? others * window_rows : 0),
+        .coded = owns ? others * window_rows : 0,
         .results = pairs + (owns ? (size_t)size * window : 0),
         .out_row = pairs,
         .send = others * (owns ? window : window_rows),
@@ -68,9 +77,11 @@ static size_t aligned_bytes(size_t rows, const ExchangeShape *shape)
 size_t exchange_plan_bytes(const Comm *comm, const Placement *placement, const ExchangeShape *shape)
 {
     BufferRows n = buffer_rows(comm->rank, comm->size, placement, shape);
-    return sizeof(Exchange) + plan_bytes(comm->rank, comm->size, placement, shape) +
-           aligned_bytes(n.home, shape) + aligned_bytes(n.results, shape) +
-           aligned_bytes(n.send, shape) + ((size_t)comm->size + 1) * sizeof(int32_t) +
+    return sizeof(Exchange) + n.coded * (size_t)shape->coded_bytes +
+           (size_t)comm->size * sizeof(CodedRows) +
+           plan_bytes(comm->rank, comm->size, placement, shape) + aligned_bytes(n.home, shape) +
+           aligned_bytes(n.results, shape) + aligned_bytes(n.send, shape) +
+           ((size_t)comm->size + 1) * sizeof(int32_t) +
            4 * (size_t)comm->size * sizeof(MPI_Request);
 }
 
@@ -92,7 +103,12 @@ Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
         return err_set(e, ST_MEMORY, "exchange: no memory");
     x->comm = comm;
     x->shape = *shape;
-    x->row_type = MPI_DATATYPE_NULL;
+    x->row_type = x->coded_type = MPI_DATATYPE_NULL;
+    if (shape->coded_bytes < 0 || shape->coded_bytes > shape->row_bytes) {
+        st = err_set(e, ST_USAGE, "exchange: rows of %d bytes in codes of %d", shape->row_bytes,
+                     shape->coded_bytes);
+        goto fail;
+    }
     TRY_GOTO(plan_create(&x->plan, comm->rank, comm->size, placement, shape, e));
     x->row_bytes = (size_t)shape->row_bytes;
     BufferRows n = buffer_rows(comm->rank, comm->size, placement, shape);
@@ -100,9 +116,15 @@ Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
     TRY_GOTO(take_rows(&x->home_rows, n.home, shape, e));
     TRY_GOTO(take_rows(&x->results, n.results, shape, e));
     TRY_GOTO(take_rows(&x->send, n.send, shape, e));
+    size_t coded_bytes = n.coded * (size_t)shape->coded_bytes;
+    if (coded_bytes > 0 && !(x->coded = malloc(coded_bytes))) {
+        st = err_set(e, ST_MEMORY, "exchange: no memory for %zu bytes of coded rows", coded_bytes);
+        goto fail;
+    }
+    x->ranges = calloc((size_t)comm->size, sizeof *x->ranges);
     x->failed = calloc((size_t)comm->size + 1, sizeof *x->failed);
     x->requests = calloc(4 * (size_t)comm->size, sizeof *x->requests);
-    if (!x->failed || !x->requests) {
+    if (!x->ranges || !x->failed || !x->requests) {
         st = err_set(e, ST_MEMORY, "exchange: no memory for the messages of %d ranks", comm->size);
         goto fail;
     }
@@ -129,6 +151,10 @@ void exchange_destroy(Exchange *x)
         return;
     if (x->row_type != MPI_DATATYPE_NULL)
         MPI_Type_free(&x->row_type);
+    if (x->coded_type != MPI_DATATYPE_NULL)
+        MPI_Type_free(&x->coded_type);
+    free(x->coded);
+    free(x->ranges);
     free(x->requests);
     free(x->failed);
     free(x->send);
@@ -188,9 +214,43 @@ static Status wait_all(Exchange *x, const char *name, Err *e)
     return code == MPI_SUCCESS ? ST_OK : comm_mpi_error(e, code, name);
 }
 
-static char *received_rows(Exchange *x, int from)
+/* Where rows of a rank go in rows, and where they arrive: there, or as codes. */
+static char *place_of_rows(Exchange *x, int from)
 {
     return x->home_rows + (size_t)plan_first_received(&x->plan, from) * x->row_bytes;
+}
+
+static char *received_rows(Exchange *x, int from)
+{
+    if (!x->travels_coded)
+        return place_of_rows(x, from);
+    size_t row = (size_t)plan_first_received(&x->plan, from) - (size_t)x->plan.max_tokens;
+    return x->coded + row * x->travel_bytes;
+}
+
+static MPI_Datatype travel_type(const Exchange *x)
+{
+    return x->travels_coded ? x->coded_type : x->row_type;
+}
+
+/* Most layers of a model have codes of the same size, so the last type is kept. */
+static Status choose_travel(Exchange *x, const ExchangeRows *rows, Err *e)
+{
+    bool coded = rows->coded_bytes > 0 && x->comm->size > 1;
+    assert(rows->coded_bytes <= x->shape.coded_bytes);
+    x->rows = rows->rows;
+    x->travel = coded ? rows->coded : rows->rows;
+    x->travel_bytes = coded ? (size_t)rows->coded_bytes : x->row_bytes;
+    x->travels_coded = coded;
+    if (!coded || rows->coded_bytes == x->coded_type_bytes)
+        return ST_OK;
+    if (x->coded_type != MPI_DATATYPE_NULL)
+        MPI_Type_free(&x->coded_type);
+    x->coded_type_bytes = rows->coded_bytes;
+    int code = MPI_Type_contiguous(rows->coded_bytes, MPI_BYTE, &x->coded_type);
+    if (code == MPI_SUCCESS)
+        code = MPI_Type_commit(&x->coded_type);
+    return code == MPI_SUCCESS ? ST_OK : comm_mpi_error(e, code, "MPI_Type_contiguous");
 }
 
 /* Sends the window's rows to a rank; they are packed at *at, which moves on. */
@@ -200,10 +260,21 @@ static Status send_window(Exchange *x, int to, char **at, Err *e)
     const RowList *list = &p->to[to];
     const int32_t *token = p->token_of + list->first_row + list->row;
     char *first = *at;
-    for (int i = 0; i < list->window_rows; i++, *at += x->row_bytes)
-        memcpy(*at, x->rows + (size_t)token[i] * x->row_bytes, x->row_bytes);
-    x->stats.dispatch_bytes += (int64_t)list->window_rows * x->shape.row_bytes;
-    return post_send(x, first, list->window_rows, x->row_type, to, TAG_ROWS, e);
+    for (int i = 0; i < list->window_rows; i++, *at += x->travel_bytes)
+        memcpy(*at, x->travel + (size_t)token[i] * x->travel_bytes, x->travel_bytes);
+    x->stats.dispatch_bytes += (int64_t)list->window_rows * (int64_t)x->travel_bytes;
+    return post_send(x, first, list->window_rows, travel_type(x), to, TAG_ROWS, e);
+}
+
+/* What arrived coded in this window. */
+static int list_coded(Exchange *x)
+{
+    int n = 0;
+    for (int r = 0; r < x->plan.size && x->travels_coded; r++)
+        if (r != x->plan.rank && x->plan.from[r].window_rows > 0)
+            x->ranges[n++] =
+                (CodedRows){received_rows(x, r), place_of_rows(x, r), x->plan.from[r].window_rows};
+    return n;
 }
 
 /* Mail and the first windows, to and from every other rank, also where there are no rows: the
@@ -219,7 +290,7 @@ static Status open_layer(Exchange *x, Err *e)
     for (int k = 0; k < p->size - 1; k++) {
         int r = other_rank(x, k);
         TRY(post_receive(x, p->from[r].mail, plan_most_mail_ints(p), MPI_INT32_T, r, TAG_MAIL, e));
-        TRY(post_receive(x, most_rows ? received_rows(x, r) : NULL, most_rows, x->row_type, r,
+        TRY(post_receive(x, most_rows ? received_rows(x, r) : NULL, most_rows, travel_type(x), r,
                          TAG_ROWS, e));
     }
     for (int k = 0; k < p->size - 1; k++) {
@@ -230,16 +301,17 @@ static Status open_layer(Exchange *x, Err *e)
     return wait_all(x, "dispatch", e);
 }
 
-Status exchange_begin(Exchange *x, const void *rows, const int32_t *expert, int n_tokens,
+Status exchange_begin(Exchange *x, ExchangeRows rows, const int32_t *expert, int n_tokens,
                       Status mine, int *n_rounds, Err *e)
 {
     *n_rounds = 0;
-    x->rows = rows;
     Status found = mine == ST_OK ? plan_route(&x->plan, expert, n_tokens, e) : ST_OK;
     if (mine != ST_OK || found != ST_OK)
         plan_route_failure(&x->plan);
     Err trouble = {0}; /* e may hold this rank's own failure, which is worth more */
-    Status st = open_layer(x, &trouble);
+    Status st = choose_travel(x, &rows, &trouble);
+    if (st == ST_OK)
+        st = open_layer(x, &trouble);
     int failed = -1;
     if (st == ST_OK)
         st = plan_expect(&x->plan, &x->n_rounds, &failed, &trouble);
@@ -275,7 +347,7 @@ static Status move_windows(Exchange *x, Err *e)
     for (int k = 0; k < p->size - 1; k++) {
         int r = other_rank(x, k);
         if (p->from[r].window_rows > 0)
-            TRY(post_receive(x, received_rows(x, r), p->from[r].window_rows, x->row_type, r,
+            TRY(post_receive(x, received_rows(x, r), p->from[r].window_rows, travel_type(x), r,
                              TAG_ROWS, e));
     }
     for (int k = 0; k < p->size - 1; k++)
@@ -302,6 +374,8 @@ Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e)
         .first = p->first,
         .n_pairs = p->n_pairs,
         .out = x->results + x->out_row * x->row_bytes,
+        .coded = x->ranges,
+        .n_coded = list_coded(x),
     };
     return ST_OK;
 }

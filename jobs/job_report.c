@@ -59,7 +59,7 @@ void report_plan(const Engine *engine, const Comm *comm)
     if (m->exchange) {
         ExchangeShape shape = {m->arch->router.top_k, m->arch->hidden,
                                m->arch->hidden * engine->ops->act_bytes, m->config.max_rows,
-                               m->config.round_bytes};
+                               m->config.round_bytes, 0};
         exchange = exchange_plan_bytes(comm, &m->placement, &shape);
     }
     log_note("%s, %d experts of %d here, %d threads, %s; GiB: dense weights %.2f, experts %.2f, kv "

@@ -144,7 +144,7 @@ static Status experts(Pass *p, int layer, Err *e)
             ops->round_rows(m->config.backend, m->normed, a->hidden, m->normed, a->hidden,
                             p->n_rows, a->hidden, &m->weights.layers[layer].expert_rows, &p->err);
     comm_at(m->comm, p->step->number, layer, "dispatch");
-    TRY(exchange_begin(m->exchange, m->normed, m->expert, p->n_rows, p->mine, &n_rounds, e));
+    TRY(exchange_begin(m->exchange, (ExchangeRows){.rows = m->normed}, m->expert, p->n_rows, p->mine, &n_rounds, e));
     for (int round = 0; round < n_rounds; round++) {
         RecvRows recv;
         TRY(exchange_dispatch(m->exchange, round, &recv, e));

@@ -133,7 +133,7 @@ static Status create_local(Model *m, Err *e)
                      m->config.ops, m->config.backend, &m->weights, e));
     if (a->router.n_experts > 0) {
         ExchangeShape shape = {a->router.top_k, a->hidden, a->hidden * m->config.ops->act_bytes,
-                               m->config.max_rows, m->config.round_bytes};
+                               m->config.max_rows, m->config.round_bytes, 0};
         TRY(exchange_create(&m->exchange, m->comm, &m->placement, &shape, e));
     }
     TRY(take_buffers(m, e));

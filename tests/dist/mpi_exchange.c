@@ -55,6 +55,31 @@ static void fill_row(int32_t *row, int hidden, int rank, int step, int token)
         row[i] = (int32_t)mix(seed + (uint64_t)i);
 }
 
+/* What a row travels as: its first n values, which repeat in the rows of a layer that codes them. */
+static int coded_values(int hidden, int step)
+{
+    static const int parts[] = {0, 2, 3, 5}; /* 0: as it is; steps are layers, of other widths */
+    return parts[step % 4] ? (hidden + parts[step % 4] - 1) / parts[step % 4] : 0;
+}
+
+static void repeat_row(int32_t *row, int hidden, int n)
+{
+    for (int i = n; n > 0 && i < hidden; i++)
+        row[i] = row[i - n];
+}
+
+static void decode_rows(const RecvRows *recv, int hidden, int n)
+{
+    for (int i = 0; i < recv->n_coded; i++) {
+        const int32_t *from = recv->coded[i].from;
+        int32_t *to = recv->coded[i].to;
+        for (int r = 0; r < recv->coded[i].n; r++, from += n, to += hidden) {
+            memcpy(to, from, (size_t)n * sizeof *to);
+            repeat_row(to, hidden, n);
+        }
+    }
+}
+
 /* The "expert": any function of the expert's number and the row's bytes. */
 static void apply(int32_t *out, const int32_t *row, int hidden, int expert)
 {
@@ -177,12 +202,13 @@ static void expect_bytes(const Placement *place, int rank, const int32_t *expert
         }
 }
 
-static int run_case(size_t i, Comm *c, bool in_place)
+static int run_case(size_t i, Comm *c, bool in_place, bool coded)
 {
     const char *name = cases[i].name;
     int failed = 0, hidden = cases[i].hidden, top_k = cases[i].top_k,
         max_tokens = cases[i].max_tokens;
-    ExchangeShape shape = {top_k, hidden, hidden * 4, max_tokens, cases[i].round_bytes};
+    ExchangeShape shape = {
+        top_k, hidden, hidden * 4, max_tokens, cases[i].round_bytes, coded ? hidden * 4 : 0};
     Err e = {0};
     Placement place;
     Exchange *x = NULL;
@@ -197,35 +223,46 @@ static int run_case(size_t i, Comm *c, bool in_place)
     int64_t *results = calloc((size_t)c->size, sizeof *results);
     if (!own || !expert || !results)
         return check_true("memory for the test", false);
-    int64_t want_rows = 0, n_rounds_seen = 0;
+    int32_t *codes = coded ? calloc((size_t)max_tokens * (size_t)hidden, 4) : NULL;
+    int64_t want_bytes = 0, n_rounds_seen = 0;
     for (int step = 0; step < 4; step++) {
         int n_tokens = tokens_of(i, c, c->rank, step), n_rounds = -1, most = 0;
         for (int r = 0; r < c->size; r++)
             most = tokens_of(i, c, r, step) > most ? tokens_of(i, c, r, step) : most;
+        int n_coded = coded ? coded_values(hidden, step) : 0;
         for (int t = 0; t < n_tokens; t++) {
-            fill_row(rows + (size_t)t * (size_t)hidden, hidden, c->rank, step, t);
+            int32_t *row = rows + (size_t)t * (size_t)hidden;
+            fill_row(row, hidden, c->rank, step, t);
+            repeat_row(row, hidden, n_coded);
+            if (n_coded > 0 && codes)
+                memcpy(codes + t * n_coded, row, (size_t)n_coded * sizeof *codes);
             for (int s = 0; s < top_k; s++)
                 expert[t * top_k + s] =
                     choose(cases[i].routing, cases[i].experts, c->rank, step, t, s);
         }
+        ExchangeRows give = {rows, c->size > 1 && n_tokens > 0 ? codes : NULL, n_coded * 4};
         failed +=
-            check_int(name, exchange_begin(x, rows, expert, n_tokens, ST_OK, &n_rounds, &e), ST_OK);
+            check_int(name, exchange_begin(x, give, expert, n_tokens, ST_OK, &n_rounds, &e), ST_OK);
         failed += check_true(name, most == 0 ? n_rounds == 0 : n_rounds >= 1);
         for (int round = 0; round < n_rounds; round++) {
             RecvRows recv;
             failed += check_int(name, exchange_dispatch(x, round, &recv, &e), ST_OK);
             failed += check_groups(name, &recv, place.n_local[c->rank], max_tokens);
             failed += check_limit(name, &recv, exchange_max_pairs(x), c->size, &shape);
+            failed += check_true(name, recv.n_coded == 0 || (n_coded > 0 && c->size > 1));
+            decode_rows(&recv, hidden, n_coded);
             run_experts(&place, c->rank, hidden, &recv);
             failed += check_int(name, exchange_combine(x, round, ST_OK, &e), ST_OK);
         }
         failed += check_results(name, x, rows, expert, n_tokens, top_k, hidden);
+        int64_t want_rows = 0;
         expect_bytes(&place, c->rank, expert, n_tokens, top_k, &want_rows, results);
+        want_bytes += want_rows * (n_coded > 0 ? n_coded : hidden) * 4;
         n_rounds_seen += n_rounds;
     }
     ExchangeStats stats = exchange_stats(x);
     failed += check_int(name, comm_sum_int64(c, results, c->size, &e), ST_OK);
-    failed += check_int(name, stats.dispatch_bytes, want_rows * hidden * 4);
+    failed += check_int(name, stats.dispatch_bytes, want_bytes);
     failed += check_int(name, stats.combine_bytes, results[c->rank] * hidden * 4);
     failed += check_int(name, stats.n_rounds, n_rounds_seen);
     if (c->size > 1 && strncmp(name, "many rounds", 11) == 0)
@@ -233,6 +270,7 @@ static int run_case(size_t i, Comm *c, bool in_place)
     exchange_destroy(x);
     placement_free(&place);
     free(own);
+    free(codes);
     free(expert);
     free(results);
     return failed;
@@ -245,7 +283,7 @@ static int check_failure(Comm *c, bool in_begin, bool bad_choice)
     const char *name = bad_choice ? "no such expert"
                        : in_begin ? "failure in begin"
                                   : "failure in combine";
-    ExchangeShape shape = {2, 4, 16, 5, 64};
+    ExchangeShape shape = {2, 4, 16, 5, 64, 8};
     Err e = {0};
     Placement place;
     Exchange *x = NULL;
@@ -267,10 +305,17 @@ static int check_failure(Comm *c, bool in_begin, bool bad_choice)
         if (mine != ST_OK)
             err_set(&e, ST_IO, "disk of rank %d", c->rank);
         int n_rounds = 0;
-        st = exchange_begin(x, rows, expert, 5, in_begin ? mine : ST_OK, &n_rounds, &e);
+        int32_t codes[5 * 2]; /* in the second step rows travel coded */
+        for (int t = 0; t < 5 && step == 1; t++) {
+            repeat_row(rows + t * 4, 4, 2);
+            memcpy(codes + t * 2, rows + t * 4, 2 * sizeof *codes);
+        }
+        ExchangeRows give = {rows, codes, step * 8};
+        st = exchange_begin(x, give, expert, 5, in_begin ? mine : ST_OK, &n_rounds, &e);
         for (int round = 0; round < n_rounds && st == ST_OK; round++) {
             RecvRows recv;
             st = exchange_dispatch(x, round, &recv, &e);
+            decode_rows(&recv, 4, 2);
             run_experts(&place, c->rank, 4, &recv);
             if (st == ST_OK)
                 st = exchange_combine(x, round, mine, &e);
@@ -300,13 +345,15 @@ static int check_refusals(Comm *c)
     Exchange *x = NULL;
     if (placement_create(&place, 4, c->size, &e) != ST_OK)
         return check_true(e.text, false);
-    ExchangeShape no_tokens = {2, 4, 16, 0, 64}, too_many = {64, 4, 16, 1 << 26, 64};
+    ExchangeShape no_tokens = {2, 4, 16, 0, 64, 0}, too_many = {64, 4, 16, 1 << 26, 64, 0};
+    ExchangeShape wide_codes = {2, 4, 16, 8, 64, 17};
     int failed = check_int("no tokens", exchange_create(&x, c, &place, &no_tokens, &e), ST_USAGE);
+    failed += check_int("wide codes", exchange_create(&x, c, &place, &wide_codes, &e), ST_USAGE);
     failed += check_int("too many", exchange_create(&x, c, &place, &too_many, &e), ST_USAGE);
     placement_free(&place);
     if (placement_create(&place, 4, c->size + 1, &e) != ST_OK)
         return check_true(e.text, false);
-    ExchangeShape good = {2, 4, 16, 8, 64};
+    ExchangeShape good = {2, 4, 16, 8, 64, 0};
     failed +=
         check_int("another job's placement", exchange_create(&x, c, &place, &good, &e), ST_USAGE);
     placement_free(&place);
@@ -325,8 +372,10 @@ int main(int argc, char **argv)
     int failed = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         comm_at(&c, (int64_t)i, -1, cases[i].name);
-        failed += run_case(i, &c, false);
-        failed += run_case(i, &c, true);
+        failed += run_case(i, &c, false, false);
+        failed += run_case(i, &c, true, false);
+        failed += run_case(i, &c, true, true);
+        failed += run_case(i, &c, false, true);
     }
     failed += check_failure(&c, true, false);
     failed += check_failure(&c, false, false);
