@@ -1,13 +1,31 @@
 /* app/cmd_inspect.c - moebatch inspect: what a checkpoint is, and what each rank would hold of it.
- * Reads headers only, and starts no ranks. */
+ * Reads headers only, but for --digest and --deep, which read every weight and share that out among
+ * the ranks. */
 #include "app/commands.h"
 #include "app/job_options.h"
+#include "io/digest.h"
 #include "io/strbuf.h"
 #include "model/family.h"
 #include "model/inspect.h"
+#include "model/lint.h"
+#include "model/weight_digest.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* What was asked for, and what --digest and --deep found. */
+typedef struct Asked {
+    const char *model;
+    OptionList accept;
+    bool json, digest, deep;
+    int n_ranks, threads;
+    Inspection s;
+    Checkpoint c;
+    Modules modules;
+    uint8_t (*digests)[32]; /* [modules.n] */
+    Lint lint;
+} Asked;
 
 /* --- for people --- */
 
@@ -94,6 +112,15 @@ static void print_ranks(const Inspection *s)
     }
 }
 
+static void print_quantization(const Inspection *s)
+{
+    StrBuf b = {0};
+    quant_map_text(&s->quant, &b);
+    if (b.data)
+        fputs(b.data, stdout);
+    strbuf_free(&b);
+}
+
 static void print_text(const Inspection *s)
 {
     const Arch *a = &s->arch;
@@ -115,6 +142,7 @@ static void print_text(const Inspection *s)
         printf("; %lld of it within windows only", (long long)(4 * s->window_kv_values));
     putchar('\n');
     print_ranks(s);
+    print_quantization(s);
     for (int i = 0; i < s->skipped.n; i++)
         printf("skipped     %d tensors, %s: %s\n", s->skipped.at[i].n,
                in_bytes(s->skipped.at[i].bytes).text, s->skipped.at[i].name);
@@ -185,8 +213,40 @@ static void json_keys(const Inspection *s, StrBuf *b)
     strbuf_str(b, "]\n}\n");
 }
 
-static Status print_json(const char *dir, const Inspection *s, Err *e)
+static void json_digests(const Asked *k, StrBuf *b)
 {
+    const char *sep = "";
+    strbuf_str(b, "  \"digests\": {");
+    for (int i = 0; i < k->modules.n; i++) {
+        char name[MODULE_NAME_MAX], hex[65];
+        if (!k->modules.at[i].t->scheme)
+            continue;
+        module_weight_name(&k->modules.at[i], name);
+        hex_of(k->digests[i], sizeof k->digests[i], hex);
+        strbuf_fmt(b, "%s\n    ", sep);
+        strbuf_json_string(b, name, strlen(name));
+        strbuf_fmt(b, ": \"%s\"", hex);
+        sep = ",";
+    }
+    strbuf_str(b, "\n  },\n");
+}
+
+static void json_lint(const Lint *l, StrBuf *b)
+{
+    strbuf_fmt(b, "  \"errors\": %d,\n  \"warnings\": %d,\n  \"findings\": [", l->n_of[LINT_ERROR],
+               l->n_of[LINT_WARNING]);
+    for (int i = 0; i < l->n; i++) {
+        strbuf_fmt(b, "%s\n    {\"level\": \"%s\", \"text\": ", i ? "," : "",
+                   lint_level_name(l->at[i].level));
+        strbuf_json_string(b, l->at[i].text, strlen(l->at[i].text));
+        strbuf_str(b, "}");
+    }
+    strbuf_str(b, "\n  ],\n");
+}
+
+static Status print_json(const Asked *k, Err *e)
+{
+    const Inspection *s = &k->s;
     static const char *const sizes[] = {
         "layers",  "sparse_layers",     "hidden",       "vocabulary",   "context",
         "experts", "experts_per_token", "expert_width", "shared_width", "dense_width"};
@@ -205,7 +265,7 @@ static Status print_json(const char *dir, const Inspection *s, Err *e)
                                  s->window_kv_values};
     StrBuf b = {0};
     strbuf_str(&b, "{\n  \"model\": ");
-    strbuf_json_string(&b, dir, strlen(dir));
+    strbuf_json_string(&b, k->model, strlen(k->model));
     strbuf_fmt(&b, ",\n  \"family\": \"%s\",\n  \"tied\": %s,\n", a->family->model_type,
                a->tied ? "true" : "false");
     json_ints(&b, sizes, of_sizes, sizeof of_sizes / sizeof *of_sizes);
@@ -216,7 +276,13 @@ static Status print_json(const char *dir, const Inspection *s, Err *e)
     json_ranks(s, &b);
     strbuf_str(&b, "  ");
     json_groups("skipped", &s->skipped, &b);
+    strbuf_str(&b, ",\n  \"quantization\": ");
+    quant_map_json(&s->quant, &b);
     strbuf_str(&b, ",\n");
+    if (k->digest)
+        json_digests(k, &b);
+    if (k->deep)
+        json_lint(&k->lint, &b);
     json_keys(s, &b);
     Status st = ST_OK;
     if (b.failed)
@@ -227,34 +293,143 @@ static Status print_json(const char *dir, const Inspection *s, Err *e)
     return st;
 }
 
+/* --- every weight --- */
+
+static void print_digests(const Asked *k)
+{
+    for (int i = 0; i < k->modules.n; i++) {
+        char name[MODULE_NAME_MAX], hex[65];
+        if (!k->modules.at[i].t->scheme)
+            continue;
+        module_weight_name(&k->modules.at[i], name);
+        hex_of(k->digests[i], sizeof k->digests[i], hex);
+        printf("%s  %s\n", hex, name);
+    }
+}
+
+static void print_lint(const Lint *l)
+{
+    for (int i = 0; i < l->n; i++)
+        printf("%s: %s\n", lint_level_name(l->at[i].level), l->at[i].text);
+    printf("%d errors, %d warnings\n", l->n_of[LINT_ERROR], l->n_of[LINT_WARNING]);
+}
+
+static Status report(const Asked *k, Err *e)
+{
+    if (k->json)
+        return print_json(k, e);
+    if (!k->digest) /* digests alone, so that two checkpoints can be told apart by diff */
+        print_text(&k->s);
+    else
+        print_digests(k);
+    if (k->deep)
+        print_lint(&k->lint);
+    return ST_OK;
+}
+
+static int exit_code(const Asked *k)
+{
+    return k->lint.n_of[LINT_ERROR] ? 1 : k->lint.n_of[LINT_WARNING] ? 3 : 0;
+}
+
+/* Collective: what one rank alone would find, found together. */
+static Status look(Asked *k, Comm *comm, Team *team, Err *e)
+{
+    if (k->digest)
+        TRY(weight_digests(&k->c, &k->modules, comm, team, k->digests, e));
+    if (k->deep)
+        TRY(lint_run(k->model, &k->c, &k->modules, comm, team, &k->lint, e));
+    return ST_OK;
+}
+
+static Status open_all(Asked *k, Err *e)
+{
+    TRY(inspect_open(k->model, k->accept.at, k->accept.n, k->n_ranks, &k->s, e));
+    TRY(checkpoint_open(k->model, &k->s.arch, &k->c, e));
+    TRY(modules_create(&k->c, &k->s.arch, &k->modules, e));
+    k->digests = calloc((size_t)k->modules.n + 1, sizeof *k->digests);
+    return k->digests ? ST_OK : err_set(e, ST_MEMORY, "not enough memory for the digests");
+}
+
+static void close_all(Asked *k)
+{
+    lint_free(&k->lint);
+    free(k->digests);
+    modules_free(&k->modules);
+    checkpoint_close(&k->c);
+    inspect_close(&k->s);
+}
+
+static int run_deep(void *ctx, Comm *comm, Status *out, Err *e)
+{
+    Asked *k = ctx;
+    Team *team = NULL;
+    int threads = k->threads ? k->threads : comm->n_cores;
+    Status st = open_all(k, e);
+    if (st == ST_OK && threads > 1)
+        st = team_create(&team, threads, e);
+    st = dist_agree(comm, st, e);
+    if (st == ST_OK)
+        st = look(k, comm, team, e);
+    if (st == ST_OK && comm->rank == 0)
+        st = report(k, e);
+    st = dist_agree(comm, st, e);
+    int code = exit_code(k);
+    team_destroy(team);
+    close_all(k);
+    *out = st;
+    return comm->rank == 0 ? code : 0;
+}
+
+static int run_headers(Asked *k)
+{
+    Err e = {0};
+    Status st = inspect_open(k->model, k->accept.at, k->accept.n, k->n_ranks, &k->s, &e);
+    if (st == ST_OK)
+        st = report(k, &e);
+    close_all(k);
+    if (st != ST_OK)
+        fprintf(stderr, "moebatch: %s\n", e.text);
+    return st == ST_OK ? 0 : 1;
+}
+
 /* --- the command --- */
 
 static void print_help(const Option *options, size_t n)
 {
     puts(
-        "Usage: moebatch inspect MODEL [options]\n\n"
-        "Says what a checkpoint is: family, sizes, parameters, dtypes, the KV cache of a token, "
-        "and\n"
-        "what each rank would hold. Reads config.json and the headers of the files, no weights.\n");
+        "Usage: [mpirun -n RANKS] moebatch inspect MODEL [options]\n\n"
+        "Says what a checkpoint is: family, sizes, parameters, dtypes, which modules are quantized "
+        "how,\n"
+        "the KV cache of a token, and what each rank would hold. Reads config.json and the headers "
+        "of\n"
+        "the files; with --digest or --deep every weight, shared out among the ranks.\n");
     options_print(options, n);
-    puts("\nExit codes: 0 done, 1 the checkpoint would be refused, 2 usage.\n\n"
+    puts("\nExit codes: 0 done (--deep: clean), 3 --deep found warnings only, 1 the checkpoint "
+         "would be\n"
+         "refused, 2 usage.\n\n"
          "Example: moebatch inspect MODEL --ranks 8 --json");
 }
 
 int cmd_inspect(int argc, char **argv)
 {
-    const char *model = NULL, *dirs[1] = {NULL};
-    OptionList accept = {0};
-    bool json = false, help = false;
-    int n_ranks = 1, n_dirs = 0;
+    Asked k = {.n_ranks = 1};
+    const char *dirs[1] = {NULL};
+    bool help = false;
+    int n_dirs = 0;
     Err e = {0};
-    Inspection s = {0};
     const Option options[] = {
-        {"--model", "-m", OPTION_TEXT, &model, NULL, 0, 0, "DIR", "the same as MODEL"},
-        {"--ranks", NULL, OPTION_INT, &n_ranks, NULL, 1, 1 << 16, "N",
+        {"--model", "-m", OPTION_TEXT, &k.model, NULL, 0, 0, "DIR", "the same as MODEL"},
+        {"--ranks", NULL, OPTION_INT, &k.n_ranks, NULL, 1, 1 << 16, "N",
          "ranks to deal the experts to (1)"},
-        {"--json", NULL, OPTION_FLAG, &json, NULL, 0, 0, NULL, "one JSON object, sizes in bytes"},
-        {"--accept-config-key", NULL, OPTION_LIST, &accept, NULL, 0, 0, "KEY",
+        {"--json", NULL, OPTION_FLAG, &k.json, NULL, 0, 0, NULL, "one JSON object, sizes in bytes"},
+        {"--digest", NULL, OPTION_FLAG, &k.digest, NULL, 0, 0, NULL,
+         "SHA-256 of what each quantized weight decodes to"},
+        {"--deep", NULL, OPTION_FLAG, &k.deep, NULL, 0, 0, NULL,
+         "look at every value: scales, codes, exclusions, files"},
+        {"--threads", NULL, OPTION_INT, &k.threads, NULL, 1, 1024, "N",
+         "of each rank, with --digest and --deep (its share of the cores)"},
+        {"--accept-config-key", NULL, OPTION_LIST, &k.accept, NULL, 0, 0, "KEY",
          "go on although config.json has this unknown key"},
     };
     size_t n = sizeof options / sizeof *options;
@@ -263,18 +438,10 @@ int cmd_inspect(int argc, char **argv)
         print_help(options, n);
         return 0;
     }
-    if (st == ST_OK && (model != NULL) + n_dirs != 1)
-        st = err_set(&e, ST_USAGE, model ? "MODEL is given twice" : "MODEL is missing");
+    if (st == ST_OK && (k.model != NULL) + n_dirs != 1)
+        st = err_set(&e, ST_USAGE, k.model ? "MODEL is given twice" : "MODEL is missing");
     if (st != ST_OK)
         return app_usage("inspect", &e);
-    model = model ? model : dirs[0];
-    st = inspect_open(model, accept.at, accept.n, n_ranks, &s, &e);
-    if (st == ST_OK && json)
-        st = print_json(model, &s, &e);
-    else if (st == ST_OK)
-        print_text(&s);
-    inspect_close(&s);
-    if (st != ST_OK)
-        fprintf(stderr, "moebatch: %s\n", e.text);
-    return st == ST_OK ? 0 : 1;
+    k.model = k.model ? k.model : dirs[0];
+    return k.digest || k.deep ? app_with_ranks(argc, argv, run_deep, &k) : run_headers(&k);
 }

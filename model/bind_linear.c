@@ -298,6 +298,7 @@ static Status bind_shape(Job *j)
         return ST_OK;
     tensor_name(j, j->scheme->shape, name);
     TRY(bind_optional(j->b, name, SHAPES, &t));
+    j->out->shape = t;
     const int64_t two[] = {2};
     return t && !has_shape(t, 1, two) ? bind_wrong_shape(j->b, t, "[2]") : ST_OK;
 }

@@ -96,6 +96,7 @@ Status inspect_open(const char *dir, const char *const *accept, int n_accept, in
     TRY_GOTO(checkpoint_open(dir, &out->arch, &c, e));
     count_tensors(&c, out);
     count_layers(out);
+    TRY_GOTO(quant_map_create(&c, &out->arch, &out->quant, e));
     TRY_GOTO(share(&c, n_ranks, out, e));
     out->unknown_keys = keys.data;
     checkpoint_close(&c);
@@ -110,6 +111,7 @@ fail:
 void inspect_close(Inspection *s)
 {
     arch_free(&s->arch);
+    quant_map_free(&s->quant);
     free(s->ranks);
     free(s->unknown_keys);
     *s = (Inspection){0};

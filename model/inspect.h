@@ -5,6 +5,7 @@
 
 #include "io/safetensors.h"
 #include "model/arch.h"
+#include "model/quant_map.h"
 
 /* Tensors of one kind: of a dtype, or skipped for one reason. */
 typedef struct TensorGroup {
@@ -40,6 +41,7 @@ typedef struct Inspection {
     WeightCount dense, experts;
     int64_t active_params; /* those that one token meets: the whole embedding, a tied head once */
     TensorGroups skipped;
+    QuantMap quant;
     int64_t kv_values;        /* per token, all layers */
     int64_t window_kv_values; /* those of them that a layer's window lets go of */
     int n_ranks;

@@ -12,6 +12,7 @@ typedef struct LinearTensors {
     const QuantScheme *scheme;                 /* NULL: unquantized */
     const TensorEntry *weight;                 /* NULL: the architecture has no such layer */
     const TensorEntry *scale, *global, *input; /* NULL: there is none */
+    const TensorEntry *shape;                  /* [2] rows and columns of a pack; or NULL */
     QuantTensor q; /* of expert 0, its tensor's scale not yet read; rows in stored order */
     int64_t expert_bytes, expert_scale_bytes; /* from an expert to the next in a stack */
 } LinearTensors;
@@ -26,6 +27,9 @@ QuantTensor linear_rows(const QuantTensor *q, int64_t first, int64_t step, int64
  * matrix the view has. */
 Status linear_check_scales(const TensorSet *files, const LinearTensors *t, int expert,
                            const QuantTensor *view, int64_t first, int64_t step, Err *e);
+/* Every code, and every value of an unquantized matrix, of an expert (0 where there is no stack) is
+ * a number, and a pack says the shape that it has; the message names file, tensor and index. */
+Status linear_check_codes(const TensorSet *files, const LinearTensors *t, int expert, Err *e);
 /* The calibrated scale of the inputs as a multiplier, for expert in a stack; ST_INPUT where there
  * is none, or it is not positive and finite. */
 Status linear_input_scale(const TensorSet *files, const LinearTensors *t, int expert, float *out,

@@ -7,6 +7,7 @@
 
 #include "model/checkpoint.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,16 @@ static int64_t n_values(const TensorEntry *t)
     return t->bytes / dtype_bytes(t->dtype);
 }
 
+/* A norm or bias that is no number makes every token one; -inf may stand for "never". */
+static Status check_vector(Loader *l, const TensorEntry *t, const float *values)
+{
+    for (int64_t i = 0; i < n_values(t); i++)
+        if (isnan(values[i]))
+            return err_set(l->e, ST_INPUT, "%s: tensor \"%.200s\": value [%lld] is not a number",
+                           tensor_set_file(&l->c->files, t), t->name, (long long)i);
+    return ST_OK;
+}
+
 /* Up to three tensors one after the other; *out stays NULL when the first is not there. */
 static Status load_vector(Loader *l, const char *what, const TensorEntry *const *parts, int n_parts,
                           float **out)
@@ -71,7 +82,13 @@ static Status load_vector(Loader *l, const char *what, const TensorEntry *const 
         read_values(l, parts[i], 0, n_values(parts[i]), values + at);
         at += n_values(parts[i]);
     }
-    Status st = place_values(l, what, values, n, out);
+    Status st = ST_OK;
+    for (int i = n_parts - 1; i >= 0 && st == ST_OK; i--) {
+        at -= n_values(parts[i]);
+        st = check_vector(l, parts[i], values + at);
+    }
+    if (st == ST_OK)
+        st = place_values(l, what, values, n, out);
     free(values);
     return st;
 }
@@ -133,6 +150,8 @@ static Status rows_of(Loader *l, const LinearTensors *t, RowFormat *out)
 static Status set_view(Loader *l, Weight *w, int mat, int part, const LinearTensors *t,
                        const QuantTensor *view, int expert, int64_t first, int64_t step)
 {
+    if (first == 0) /* gate and up in one tensor are looked at together */
+        TRY(linear_check_codes(&l->c->files, t, expert, l->e));
     TRY(linear_check_scales(&l->c->files, t, expert, view, first, step, l->e));
     return set_part(l, w, mat, part, view, t->weight);
 }
@@ -422,6 +441,7 @@ static Status load_latent_up(Loader *l, int layer, const LinearTensors *t, Layer
     char name[64];
     prefetch(t);
     TRY(linear_view(&l->c->files, t, 0, &all, l->e));
+    TRY(linear_check_codes(&l->c->files, t, 0, l->e));
     TRY(linear_check_scales(&l->c->files, t, 0, &all, 0, 1, l->e));
     TRY(rows_of(l, t, &out->latent_rounding));
     WeightPart up[] = {weight_part(&all), weight_part(&all)}, absorb = weight_part(&all);
