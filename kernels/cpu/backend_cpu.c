@@ -1,7 +1,6 @@
 /* kernels/cpu/backend_cpu.c - the CPU backend: its table of ops, its memory, and how it spreads
  * work over threads. */
 #include "kernels/cpu/cpu.h"
-#include "quant/ggml_grids.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,15 +59,6 @@ static void destroy(Backend *b)
     free(b);
 }
 
-static void spread_levels(IsaLevel isa, const uint16_t *codes, int n, uint32_t *levels)
-{
-    for (int i = 0; i < n; i++) {
-        levels[i] = 0;
-        for (int k = 0; k < 8; k++)
-            levels[i] |= (uint32_t)(codes[i] >> 2 * k & 3) << level_place(isa, k);
-    }
-}
-
 static Status create(const BackendConfig *config, Backend **out, Err *e)
 {
     if (config->isa > isa_best())
@@ -80,8 +70,7 @@ static Status create(const BackendConfig *config, Backend **out, Err *e)
     b->team = config->team;
     b->n_threads = config->team ? team_size(config->team) : 1;
     b->kernels = kernels_of(config->isa);
-    spread_levels(config->isa, iq2_xs_codes, 512, b->levels_xs);
-    spread_levels(config->isa, iq2_xxs_codes, 256, b->levels_xxs);
+    cpu_iq2_levels(config->isa, &b->levels);
     void *scratch = NULL;
     Status st = cpu_alloc(b, (size_t)b->n_threads * sizeof(Scratch), "the threads' scratch memory",
                           &scratch, e);

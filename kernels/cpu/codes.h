@@ -8,7 +8,6 @@
 #define MB_CPU_CODES_H
 
 #include "kernels/cpu/simd.h"
-#include "quant/ggml_grids.h"
 
 enum {
     BYTE_UNIT = 4, /* inputs whose 8-bit codes lie together, BYTE_UNIT_BYTES of a panel */
@@ -56,6 +55,10 @@ INLINE V v_from_e4m3_scale(const uint8_t *p)
 INLINE V v_from_e8m0(const uint8_t *p)
 {
     return v_bits(*p ? (uint32_t)*p << 23 : 0x00400000U);
+}
+INLINE V v_from_nibble(const uint8_t *p, int high)
+{
+    return (float)(*p >> 4 * high & 15);
 }
 INLINE Nibbles nibbles_load(const uint8_t *p)
 {
@@ -126,6 +129,13 @@ INLINE V v_from_e8m0(const uint8_t *p)
 {
     __m256i bits = _mm256_slli_epi32(bytes_to_32(p), 23);
     return _mm256_castsi256_ps(_mm256_max_epu32(bits, _mm256_set1_epi32(0x00400000)));
+}
+/* The low or high nibbles of VL bytes. */
+INLINE V v_from_nibble(const uint8_t *p, int high)
+{
+    __m256i wide = bytes_to_32(p);
+    wide = high ? _mm256_srli_epi32(wide, 4) : _mm256_and_si256(wide, _mm256_set1_epi32(15));
+    return _mm256_cvtepi32_ps(wide);
 }
 INLINE Nibbles nibbles_load(const uint8_t *p)
 {
@@ -238,6 +248,12 @@ INLINE V v_from_e8m0(const uint8_t *p)
 {
     __m512i bits = _mm512_slli_epi32(bytes_to_32(p), 23);
     return _mm512_castsi512_ps(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)));
+}
+INLINE V v_from_nibble(const uint8_t *p, int high)
+{
+    __m512i wide = bytes_to_32(p);
+    wide = high ? _mm512_srli_epi32(wide, 4) : _mm512_and_si512(wide, _mm512_set1_epi32(15));
+    return _mm512_cvtepi32_ps(wide);
 }
 INLINE Nibbles nibbles_load(const uint8_t *p)
 {

@@ -28,6 +28,18 @@ enum {
     MAX_TOP_K = 32
 };
 
+/* The IQ2 codebooks: an entry's eight levels (0, 1, 2) and an index's eight signs (bit 3) in
+ * nibbles, in the order that the instruction set likes. */
+typedef struct Iq2Levels {
+    uint32_t xs[512], xxs[256], signs[128];
+} Iq2Levels;
+
+/* A block of a panel with its entries looked up: eight inputs a word, 16 a scale nibble. */
+typedef struct Iq2Words {
+    uint32_t word[IQ2_BLOCK / 8][PANEL];
+    uint8_t scale[IQ2_BLOCK / 32][PANEL];
+} Iq2Words;
+
 /* PANEL outputs of a matrix. Plain formats: [cols][PANEL] values. Formats with scales: for each
  * group of columns PANEL scales as they are stored, then its codes; a group of codes is filled up
  * to whole units, so that each begins where its number says.
@@ -43,7 +55,7 @@ typedef struct Panel {
     float global;
     int64_t group;
     size_t group_bytes, bytes; /* of a whole group, of the panel */
-    const uint32_t *levels;    /* IQ2: Backend.levels_xs or levels_xxs */
+    const Iq2Levels *levels;
 } Panel;
 
 /* One thread's memory, taken once. */
@@ -135,9 +147,7 @@ struct Backend {
     const CpuKernels *kernels;
     Scratch *scratch; /* [n_threads] */
     int *task_first;  /* [MAX_GROUPS + 1] of the op that is running */
-    /* The IQ2 codebooks, an entry's eight levels (0, 1, 2) in nibbles in the order of level_place;
-     * bit 3 of each is left for its sign. */
-    uint32_t levels_xs[512], levels_xxs[256];
+    Iq2Levels levels;
 };
 
 typedef struct CpuPart {
@@ -148,7 +158,7 @@ typedef struct CpuPart {
     int64_t n_panels;
     size_t group_bytes, panel_bytes; /* lookup: panel_bytes is a row's */
     size_t offset;                   /* of its PartNote within a matrix; panels or rows follow */
-    const uint32_t *levels;
+    const Iq2Levels *levels;
 } CpuPart;
 
 /* What all panels or rows of one part of one matrix share; PANEL_ALIGN bytes in front of them. */
@@ -206,11 +216,9 @@ static inline int nibble_place(IsaLevel isa, int lane, int k, int *shift)
     return 4 * lane + k / 2;
 }
 
-/* The shift of input k of eight in an entry of levels_xs. */
-static inline int level_place(IsaLevel isa, int k)
-{
-    return isa == ISA_AVX2 ? k / 4 * 16 + k % 2 * 8 + k % 4 / 2 * 4 : 4 * k;
-}
+/* iq2_cpu.c */
+void cpu_iq2_levels(IsaLevel isa, Iq2Levels *levels);
+void cpu_iq2_look_up(FormatId format, const Iq2Levels *levels, const uint8_t *block, Iq2Words *w);
 
 /* matmul_cpu.c */
 Status cpu_matmul(Backend *b, void *y, const void *x, const Weight *w, int part, const float *bias,

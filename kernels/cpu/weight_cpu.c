@@ -83,7 +83,7 @@ Status cpu_weight_create(Backend *b, const char *name, WeightUse use, int n_mats
         p->rows = parts[i].rows;
         p->first_row = w->rows;
         p->n_panels = (parts[i].rows + PANEL - 1) / PANEL;
-        p->levels = p->format == FORMAT_IQ2_XS ? b->levels_xs : b->levels_xxs;
+        p->levels = &b->levels;
         p->offset = w->mat_bytes;
         if (use == WEIGHT_LOOKUP) {
             p->scale = parts[i].scale;

@@ -114,9 +114,10 @@ static void bench_matmul(Bench *bench, FormatId format, int64_t rows, int64_t co
     MatmulRun r = {.bench = bench,
                    .x = test_floats(1024 * cols, 2),
                    .y = test_alloc((size_t)(1024 * rows) * sizeof(float))};
+    TestTensor like = test_tensor(format, 1, cols, 1);
     double bytes =
-        (double)(rows * quant_row_bytes(quant_format(format), cols, 32,
-                                        format == FORMAT_MXFP4 ? SCALE_E8M0 : SCALE_NONE));
+        (double)(rows * quant_row_bytes(like.t.format, cols, like.t.group, like.t.scale_type));
+    test_tensor_free(&like);
     r.n_sets = rows > 1000 ? (int)fmin(MAX_SETS, 1 + 150e6 / bytes)
                            : 1; /* small ones live in cache in a model too */
     for (int i = 0; i < r.n_sets; i++)
@@ -429,16 +430,21 @@ static void bench_latent(Bench *bench, KvDtype dtype, int n_seqs, int context, b
 
 static void run_all(Bench *bench)
 {
-    bench_matmul(bench, FORMAT_BF16, 2880, 4096);
-    bench_matmul(bench, FORMAT_F32, 2880, 4096);
+    for (FormatId f = 0; f < N_FORMATS; f++)
+        bench_matmul(bench, f, 2880, 4096);
     bench_matmul(bench, FORMAT_BF16, 256, 512);
     bench_matmul(bench, FORMAT_F32, 256, 512);
     bench_rounding(bench);
     static const int few[] = {1, 16, 64, 256, 1024}, story[] = {256, 2048};
-    bench_ffn(bench, "gpt_oss", FORMAT_MXFP4, 2880, 2880, 32, few, 5);
-    bench_ffn(bench, "gpt_oss", FORMAT_BF16, 2880, 2880, 32, few, 5);
-    bench_ffn(bench, "storyteller", FORMAT_MXFP4, 256, 256, 16, story, 2);
-    bench_ffn(bench, "storyteller", FORMAT_BF16, 256, 256, 16, story, 2);
+    static const FormatId published[] = {FORMAT_MXFP4, FORMAT_BF16};
+    for (int i = 0; i < 2; i++) {
+        bench_ffn(bench, "gpt_oss", published[i], 2880, 2880, 32, few, 5);
+        bench_ffn(bench, "storyteller", published[i], 256, 256, 16, story, 2);
+    }
+    static const FormatId others[] = {FORMAT_FP8,  FORMAT_NVFP4,  FORMAT_MXFP8,  FORMAT_INT4,
+                                      FORMAT_Q8_0, FORMAT_IQ2_XS, FORMAT_IQ2_XXS};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        bench_ffn(bench, "2048", others[i], 2048, 1024, 32, few, 4);
     for (KvDtype dtype = KV_F32; dtype <= KV_NVFP4; dtype++) {
         bench_attention(bench, dtype, 1, 512, false);
         bench_attention(bench, dtype, 1, 4096, false);
