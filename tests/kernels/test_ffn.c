@@ -10,7 +10,8 @@
 
 static const ActSpec silu = {ACT_SWIGLU, 1.0f, 0.0f, INFINITY},
                      swigluoai = {ACT_SWIGLU, 1.702f, 1.0f, 7.0f},
-                     clamped = {ACT_SWIGLU, 1.0f, 0.0f, 10.0f};
+                     clamped = {ACT_SWIGLU, 1.0f, 0.0f, 10.0f},
+                     situ = {ACT_SITU, 1.0f, 4.0f, INFINITY};
 
 typedef struct Case {
     const char *name;
@@ -68,11 +69,38 @@ static const Case cases[] = {
      true,
      2,
      {12, 31}},
+    {"fp8", 150, 70, FORMAT_FP8, FORMAT_FP8, FORMAT_FP8, &silu, false, true, 3, {1, 40, 3}},
+    {"nvfp4 situ",
+     64,
+     80,
+     FORMAT_NVFP4,
+     FORMAT_NVFP4,
+     FORMAT_NVFP4,
+     &situ,
+     true,
+     true,
+     3,
+     {2, 9, 1}},
+    {"mxfp8 situ", 96, 32, FORMAT_MXFP8, FORMAT_MXFP8, FORMAT_MXFP8, &situ, false, true, 2, {7, 5}},
+    {"int4", 70, 90, FORMAT_INT4, FORMAT_INT4, FORMAT_INT4, &silu, false, true, 2, {14, 1}},
+    {"q8_0 and iq2",
+     256,
+     64,
+     FORMAT_IQ2_XS,
+     FORMAT_IQ2_XXS,
+     FORMAT_Q8_0,
+     &silu,
+     false,
+     true,
+     2,
+     {3, 8}},
     {"past a tile", 288, 272, FORMAT_F16, FORMAT_F16, FORMAT_BF16, &silu, true, true, 2, {8, 5}},
 };
 
 static double gated_exactly(double g, double u, const ActSpec *a)
 {
+    if (a->kind == ACT_SITU)
+        return a->beta * tanh(g / (double)a->beta) / (1 + exp(-g)) * u;
     g = fmin(g, a->limit);
     u = fmax(-(double)a->limit, fmin(a->limit, u));
     return g / (1 + exp(-(double)a->alpha * g)) * (u + a->beta);
@@ -276,6 +304,94 @@ static int test_activations(const BackendOps *ops, Backend *b)
     return failed;
 }
 
+/* The whole range of gates, against double precision: what tanh and the sigmoid lose is relative. */
+static int test_situ(const BackendOps *ops, Backend *b)
+{
+    enum { N = 3001 };
+    int failed = 0;
+    Err e;
+    float gate[2] = {1, 0}, up[2] = {0, 1}, down[2] = {1, 0};
+    TestTensor w13[2] = {{.t = quant_plain(FORMAT_F32, gate, 1, 2)},
+                         {.t = quant_plain(FORMAT_F32, up, 1, 2)}};
+    TestTensor w2 = {.t = quant_plain(FORMAT_F32, down, 2, 1)};
+    FfnSpec spec = {.w13 = test_weight(ops, b, WEIGHT_MATMUL, 1, 2, w13),
+                    .w2 = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &w2),
+                    .hidden = 2,
+                    .inter = 1,
+                    .act = situ};
+    float *x = test_alloc(2 * N * sizeof *x), *y = test_alloc(2 * N * sizeof *y);
+    float *scratch = test_alloc(N * sizeof *scratch);
+    const int32_t first[2] = {0, N};
+    for (int i = 0; i < N; i++) { /* 1e-6 .. 60 on both sides of 0 */
+        float size = 1e-6f * powf(6e7f, (float)(i / 2) / (N / 2));
+        x[2 * i] = i == N - 1 ? NAN : i % 2 ? -size : size;
+        x[2 * i + 1] = 1;
+    }
+    failed += check_int("situ", ops->ffn(b, y, x, NULL, NULL, first, 1, &spec, scratch, &e), ST_OK);
+    for (int i = 0; i < N - 1; i++) {
+        double want = gated_exactly(x[2 * i], 1, &situ);
+        failed += check_near("situ", y[2 * i], want, 8e-7 * fabs(want) + 1e-37);
+    }
+    failed += check_true("situ of NaN", isnan(y[2 * (N - 1)]));
+    ops->weight_destroy(b, (Weight *)spec.w13);
+    ops->weight_destroy(b, (Weight *)spec.w2);
+    free(x);
+    free(y);
+    free(scratch);
+    return failed;
+}
+
+/* An FFN without gates: its products are the squares of what matmul gives, where positive. */
+static int test_ungated(const BackendOps *ops, Backend *b)
+{
+    enum { HIDDEN = 48, INTER = 37, PAIRS = 23 };
+    int failed = 0;
+    Err e;
+    static const int32_t first[] = {0, 5, PAIRS};
+    TestTensor w13[2], w2[2];
+    for (int i = 0; i < 2; i++) {
+        w13[i] = test_tensor(FORMAT_NVFP4, INTER, HIDDEN, (uint64_t)i + 1);
+        w2[i] = test_tensor(FORMAT_BF16, HIDDEN, INTER, (uint64_t)i + 3);
+    }
+    float *x = test_floats(PAIRS * HIDDEN, 5), *b13 = test_floats(2 * INTER, 6);
+    for (int with_bias = 0; with_bias < 2; with_bias++) {
+        FfnSpec spec = {.w13 = test_weight(ops, b, WEIGHT_MATMUL, 2, 1, w13),
+                        .w2 = test_weight(ops, b, WEIGHT_MATMUL, 2, 1, w2),
+                        .b13 = with_bias ? b13 : NULL,
+                        .hidden = HIDDEN,
+                        .inter = INTER,
+                        .act = {ACT_RELU2, 0, 0, 0}};
+        float y[PAIRS * HIDDEN], scratch[PAIRS * INTER], inner[INTER], want[HIDDEN];
+        failed +=
+            check_int("relu2", ops->ffn(b, y, x, NULL, NULL, first, 2, &spec, scratch, &e), ST_OK);
+        for (int p = 0; p < PAIRS; p++) {
+            int i = p >= first[1];
+            for (int o = 0; o < INTER; o++) {
+                float acc = 0;
+                for (int k = 0; k < HIDDEN; k++)
+                    acc = fmaf(x[p * HIDDEN + k], w13[i].value[o * HIDDEN + k], acc);
+                acc = with_bias ? acc + b13[i * INTER + o] : acc;
+                inner[o] = acc > 0 ? acc * acc : 0;
+            }
+            for (int o = 0; o < HIDDEN; o++) {
+                want[o] = 0;
+                for (int k = 0; k < INTER; k++)
+                    want[o] = fmaf(inner[k], w2[i].value[o * INTER + k], want[o]);
+            }
+            failed += check_bits("relu2", y + p * HIDDEN, want, HIDDEN);
+        }
+        ops->weight_destroy(b, (Weight *)spec.w13);
+        ops->weight_destroy(b, (Weight *)spec.w2);
+    }
+    for (int i = 0; i < 2; i++) {
+        test_tensor_free(&w13[i]);
+        test_tensor_free(&w2[i]);
+    }
+    free(x);
+    free(b13);
+    return failed;
+}
+
 /* With a down projection that copies, the op shows what it rounds the products to: what the
  * reference makes of the products that an op without rounding shows. */
 static int test_inner(const BackendOps *ops, Backend *b)
@@ -410,7 +526,8 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         failed += run_case(ops, backends, n, &cases[i]);
     for (int i = 0; i < n; i++)
-        failed += test_activations(ops, backends[i].b) + test_inner(ops, backends[i].b) +
+        failed += test_activations(ops, backends[i].b) + test_situ(ops, backends[i].b) +
+                  test_ungated(ops, backends[i].b) + test_inner(ops, backends[i].b) +
                   test_two_inputs(ops, backends[i].b);
     test_backends_free(ops, backends, n);
     return test_result(failed);

@@ -181,6 +181,302 @@ static int test_refusals(const BackendOps *ops, Backend *b)
     return failed;
 }
 
+/* Codes and scales that mean no number, or that no writer means, are refused with their row. */
+static int test_bad_values(const BackendOps *ops, Backend *b)
+{
+    enum { ROWS = 20, COLS = 256 };
+    static const struct {
+        const char *name;
+        FormatId format;
+        ScaleType type;
+        int code_row;    /* whose first bytes become code, or -1 */
+        uint8_t code[2]; /* of a code, or a block's d */
+        int scale_row;   /* whose first scale becomes scale, or -1 */
+        uint8_t scale[4];
+        float global;
+        const char *says;
+    } bad[] = {
+        {"e4m3 NaN", FORMAT_FP8, SCALE_F32, 3, {0x7f, 0}, -1, {0}, 1, "row 3: a code is 0x7F"},
+        {"e4m3 -NaN",
+         FORMAT_MXFP8,
+         SCALE_E8M0,
+         19,
+         {0, 0xff},
+         -1,
+         {0},
+         1,
+         "row 19: a code is 0x7F"},
+        {"both",
+         FORMAT_FP8,
+         SCALE_F32,
+         9,
+         {0x7f, 0},
+         2,
+         {0, 0, 0xc0, 0x7f},
+         1,
+         "row 2: a scale is not"},
+        {"inf scale",
+         FORMAT_FP8,
+         SCALE_BF16,
+         -1,
+         {0},
+         5,
+         {0x80, 0x7f},
+         1,
+         "row 5: a scale is not finite"},
+        {"f16 NaN",
+         FORMAT_INT4,
+         SCALE_F16,
+         -1,
+         {0},
+         5,
+         {1, 0x7c},
+         1,
+         "row 5: a scale is not finite"},
+        {"negative",
+         FORMAT_INT4,
+         SCALE_BF16,
+         -1,
+         {0},
+         1,
+         {0x80, 0xbf},
+         1,
+         "row 1: a scale is negative"},
+        {"signed block scale",
+         FORMAT_NVFP4,
+         SCALE_E4M3,
+         -1,
+         {0},
+         17,
+         {0x80},
+         1,
+         "row 17: a scale is neg"},
+        {"NaN block scale",
+         FORMAT_NVFP4,
+         SCALE_E4M3,
+         -1,
+         {0},
+         17,
+         {0x7f},
+         1,
+         "row 17: a scale is not"},
+        {"too much",
+         FORMAT_NVFP4,
+         SCALE_E4M3,
+         -1,
+         {0},
+         7,
+         {0x7e},
+         3e38f,
+         "row 7: a scale is not finite"},
+        {"global NaN", FORMAT_NVFP4, SCALE_E4M3, -1, {0}, -1, {0}, NAN, "the tensor's scale is "},
+        {"global < 0", FORMAT_NVFP4, SCALE_E4M3, -1, {0}, -1, {0}, -1, "the tensor's scale is -1"},
+        {"0xff", FORMAT_FP8, SCALE_E8M0, -1, {0}, 6, {0xff}, 1, "row 6: a block scale is 0xFF"},
+        {"mx 0xff",
+         FORMAT_MXFP8,
+         SCALE_E8M0,
+         -1,
+         {0},
+         6,
+         {0xff},
+         1,
+         "row 6: a block scale is 0xFF"},
+        {"inf d",
+         FORMAT_Q8_0,
+         SCALE_NONE,
+         0,
+         {0, 0x7c},
+         -1,
+         {0},
+         1,
+         "row 0: a block's scale is not"},
+        {"NaN d",
+         FORMAT_IQ2_XS,
+         SCALE_NONE,
+         16,
+         {1, 0xfc},
+         -1,
+         {0},
+         1,
+         "row 16: a block's scale is not"},
+        {"-inf d",
+         FORMAT_IQ2_XXS,
+         SCALE_NONE,
+         2,
+         {0, 0xfc},
+         -1,
+         {0},
+         1,
+         "row 2: a block's scale is not"},
+    };
+    int failed = 0;
+    Err e;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        TestTensor t = test_scaled(bad[i].format, (TestScales){bad[i].type, 0, 1}, ROWS, COLS, i);
+        if (bad[i].format == FORMAT_NVFP4 && bad[i].scale[0] == 0x7e) /* one alone is too large */
+            memset(t.scales, 0x08, ROWS * COLS / 16);
+        Weight *w = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &t);
+        if (bad[i].code_row >= 0)
+            memcpy((uint8_t *)t.data + bad[i].code_row * t.t.row_bytes, bad[i].code, 2);
+        if (bad[i].scale_row >= 0)
+            memcpy((uint8_t *)t.scales + bad[i].scale_row * t.t.scale_row_bytes, bad[i].scale,
+                   (size_t)scale_bytes(bad[i].type));
+        t.t.global = bad[i].global;
+        failed += check_int(bad[i].name, ops->weight_set(b, w, 0, 0, &t.t, &e), ST_INPUT);
+        failed += check_has(bad[i].name, e.text, "test: matrix 0, part 0");
+        failed += check_has(bad[i].name, e.text, bad[i].says);
+        ops->weight_destroy(b, w);
+        test_tensor_free(&t);
+    }
+    /* A bank takes scales of its own grid and type, and coarser ones where its own are float32. */
+    TestTensor block = test_scaled(FORMAT_FP8, (TestScales){SCALE_F32, 64, 64}, ROWS, COLS, 1);
+    TestTensor whole = test_scaled(FORMAT_FP8, (TestScales){SCALE_BF16, COLS, ROWS}, ROWS, COLS, 2);
+    Weight *w = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &block);
+    float *x = test_floats(COLS, 3), y[ROWS];
+    failed += check_int("coarser", ops->weight_set(b, w, 0, 0, &whole.t, &e), ST_OK);
+    failed += check_int("coarser", ops->matmul(b, y, x, w, ALL_PARTS, NULL, 1, &e), ST_OK);
+    for (int o = 0; o < ROWS; o++) {
+        float acc = 0;
+        for (int k = 0; k < COLS; k++)
+            acc = fmaf(x[k], whole.value[o * COLS + k], acc);
+        failed += check_near("coarser", y[o], acc, 0);
+    }
+    whole.t.group = 96;
+    failed += check_int("other grid", ops->weight_set(b, w, 0, 0, &whole.t, &e), ST_INPUT);
+    failed += check_has("other grid", e.text, "scales of other columns or another type");
+    ops->weight_destroy(b, w);
+    test_tensor_free(&block);
+    test_tensor_free(&whole);
+    free(x);
+    return failed;
+}
+
+/* Steep scales of E4M3 codes, subnormal products, and both ways of NVFP4's global scale. */
+static int test_steep(const BackendOps *ops, Backend *b)
+{
+    enum { ROWS = 40, COLS = 64 };
+    static const struct {
+        const char *name;
+        FormatId format;
+        ScaleType type;
+        float low, high; /* what scales are multiplied by, row by row, in 2^ steps */
+        float global;
+        bool divides;
+    } steep[] = {
+        {"fp8 huge", FORMAT_FP8, SCALE_F32, 0x1p8f, 0x1p120f, 0, false},
+        {"fp8 tiny", FORMAT_FP8, SCALE_F32, 0x1p-130f, 0x1p-110f, 0, false},
+        {"nvfp4 tiny", FORMAT_NVFP4, SCALE_E4M3, 1, 1, 0x1.3p-140f, false},
+        {"nvfp4 divides", FORMAT_NVFP4, SCALE_E4M3, 1, 1, 1234.567f, true},
+        {"int4 tiny", FORMAT_INT4, SCALE_F32, 0x1p-146f, 0x1p-120f, 0, false},
+        {"mxfp8 all", FORMAT_MXFP8, SCALE_E8M0, 0, 0, 0, false},
+    };
+    int failed = 0;
+    Err e;
+    for (size_t i = 0; i < sizeof steep / sizeof *steep; i++) {
+        TestTensor t =
+            test_scaled(steep[i].format, (TestScales){steep[i].type, 32, 1}, ROWS, COLS, i);
+        for (int r = 0; r < ROWS; r++)
+            for (int g = 0; g < 2; g++) {
+                if (steep[i].type == SCALE_F32) {
+                    float f = steep[i].low * powf(steep[i].high / steep[i].low, (float)r / ROWS);
+                    ((float *)t.scales)[2 * r + g] *= f;
+                } else if (steep[i].type == SCALE_E8M0) {
+                    ((uint8_t *)t.scales)[2 * r + g] = (uint8_t)((2 * r + g) * 3);
+                }
+            }
+        if (steep[i].global != 0)
+            t.t.global = steep[i].global;
+        t.t.global_divides = steep[i].divides;
+        test_tensor_decode(&t);
+        Weight *w = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &t);
+        TestTensor plain = {.t = quant_plain(FORMAT_F32, t.value, ROWS, COLS)};
+        Weight *f = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &plain);
+        float *x = test_floats(9 * COLS, 13), y[9 * ROWS], want[9 * ROWS];
+        for (int n = 1; n <= 9; n += 4) {
+            failed += check_int("f32", ops->matmul(b, want, x, f, ALL_PARTS, NULL, n, &e), ST_OK);
+            failed += check_int("steep", ops->matmul(b, y, x, w, ALL_PARTS, NULL, n, &e), ST_OK);
+            failed += check_bits(steep[i].name, y, want, n * ROWS);
+        }
+        ops->weight_destroy(b, w);
+        ops->weight_destroy(b, f);
+        test_tensor_free(&t);
+        free(x);
+    }
+    return failed;
+}
+
+/* A bank of a stacked, transposed tensor whose gate and up rows alternate, as ModelOpt writes
+ * gpt_oss: [cols / unit, rows] codes, [cols / group, rows] scales. */
+static int test_turned(const BackendOps *ops, Backend *b)
+{
+    enum { ROWS = 2 * 19, COLS = 96 };
+    static const FormatId formats[] = {FORMAT_FP8, FORMAT_MXFP8, FORMAT_NVFP4, FORMAT_MXFP4,
+                                       FORMAT_INT4};
+    int failed = 0;
+    Err e;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        TestTensor t = test_scaled(formats[i], (TestScales){SCALE_NONE, 0, 1}, ROWS, COLS, i + 3);
+        int64_t units = t.t.row_bytes, groups = t.t.scale_row_bytes / t.t.scale_col_bytes;
+        size_t size = (size_t)t.t.scale_col_bytes;
+        uint8_t *codes = test_alloc((size_t)(units * ROWS));
+        uint8_t *scales = test_alloc((size_t)(groups * ROWS) * size);
+        for (int r = 0; r < ROWS; r++) {
+            for (int64_t k = 0; k < units; k++)
+                codes[k * ROWS + r] = ((uint8_t *)t.data)[r * units + k];
+            for (int64_t g = 0; g < groups; g++)
+                memcpy(scales + (size_t)(g * ROWS + r) * size,
+                       (uint8_t *)t.scales + (size_t)(r * groups + g) * size, size);
+        }
+        TestTensor parts[2];
+        for (int p = 0; p < 2; p++) {
+            parts[p] = t;
+            QuantTensor *q = &parts[p].t;
+            q->rows = ROWS / 2;
+            q->data = codes + p;
+            q->row_bytes = 2;
+            q->unit_stride = ROWS;
+            q->scales = scales + (size_t)p * size;
+            q->scale_row_bytes = 2 * (int64_t)size;
+            q->scale_col_bytes = ROWS * (int64_t)size;
+        }
+        Weight *w = test_weight(ops, b, WEIGHT_MATMUL, 1, 2, parts);
+        float *x = test_floats(7 * COLS, 13), y[7][ROWS];
+        for (int n = 1; n <= 7; n += 6) {
+            failed += check_int("turned", ops->matmul(b, y, x, w, ALL_PARTS, NULL, n, &e), ST_OK);
+            for (int r = 0; r < n; r++)
+                for (int o = 0; o < ROWS; o++) {
+                    float acc = 0;
+                    const float *value = t.value + (o % (ROWS / 2) * 2 + o / (ROWS / 2)) * COLS;
+                    for (int k = 0; k < COLS; k++)
+                        acc = fmaf(x[r * COLS + k], value[k], acc);
+                    failed += check_near(quant_format(formats[i])->name, y[r][o], acc, 0);
+                }
+        }
+        ops->weight_destroy(b, w);
+        test_tensor_free(&t);
+        free(codes);
+        free(scales);
+        free(x);
+    }
+    /* Rows from the middle of a block of rows that share scales. */
+    TestTensor all = test_scaled(FORMAT_FP8, (TestScales){SCALE_F32, 32, 10}, 45, COLS, 5),
+               cut = all;
+    cut.t = quant_rows(&all.t, 7, 21);
+    Weight *w = test_weight(ops, b, WEIGHT_MATMUL, 1, 1, &cut);
+    float *x = test_floats(COLS, 14), y[21];
+    failed += check_int("cut", ops->matmul(b, y, x, w, ALL_PARTS, NULL, 1, &e), ST_OK);
+    for (int o = 0; o < 21; o++) {
+        float acc = 0;
+        for (int k = 0; k < COLS; k++)
+            acc = fmaf(x[k], all.value[(7 + o) * COLS + k], acc);
+        failed += check_near("cut", y[o], acc, 0);
+    }
+    ops->weight_destroy(b, w);
+    test_tensor_free(&all);
+    free(x);
+    return failed;
+}
+
 /* Interleaved rows and transposed storage are read where they lie. */
 static int test_strides(const BackendOps *ops, Backend *b)
 {
@@ -297,9 +593,10 @@ int main(void)
     int n = test_backends(ops, backends), failed = test_names();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         failed += run_case(ops, backends, n, &cases[i]);
-    failed += test_refusals(ops, backends[0].b);
+    failed += test_refusals(ops, backends[0].b) + test_bad_values(ops, backends[0].b);
     for (int i = 0; i < n; i++)
-        failed += test_strides(ops, backends[i].b) + test_mxfp4_scales(ops, backends[i].b);
+        failed += test_strides(ops, backends[i].b) + test_mxfp4_scales(ops, backends[i].b) +
+                  test_steep(ops, backends[i].b) + test_turned(ops, backends[i].b);
     test_backends_free(ops, backends, n);
     return test_result(failed);
 }

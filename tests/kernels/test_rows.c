@@ -150,15 +150,13 @@ static int test_rope(const TestBackend *t, int n_backends)
 
 static int test_embed(const TestBackend *t, int n_backends)
 {
-    enum { VOCAB = 9, COLS = 64, N = 700 };
+    enum { VOCAB = 9, COLS = 256, N = 200 };
     int failed = 0;
     float *y = test_alloc(N * COLS * sizeof *y);
     int32_t ids[N];
     for (int i = 0; i < N; i++)
         ids[i] = i * 5 % VOCAB;
-    static const FormatId formats[] = {FORMAT_F32, FORMAT_BF16, FORMAT_F16, FORMAT_MXFP4};
-    for (size_t c = 0; c < sizeof formats / sizeof *formats; c++) {
-        FormatId f = formats[c];
+    for (FormatId f = 0; f < N_FORMATS; f++) {
         TestTensor table = test_tensor(f, VOCAB, COLS, 8), turned = table;
         if (f == FORMAT_BF16) { /* the same values, stored by columns */
             uint16_t *data = test_alloc(VOCAB * COLS * sizeof *data);
@@ -186,6 +184,17 @@ static int test_embed(const TestBackend *t, int n_backends)
             free(turned.data);
         test_tensor_free(&table);
     }
+    /* A scale per row, bf16, over a last group that is shorter; and what is refused. */
+    TestTensor odd = test_scaled(FORMAT_FP8, (TestScales){SCALE_BF16, 50, 1}, VOCAB, 77, 9);
+    Weight *w = test_weight(ops, t[0].b, WEIGHT_LOOKUP, 1, 1, &odd);
+    failed += check_int("embed", ops->embed(t[0].b, y, w, ids, N, 1, &e), ST_OK);
+    for (int r = 0; r < N; r++)
+        failed += check_bits("fp8 by rows", y + r * 77, odd.value + ids[r] * 77, 77);
+    ((uint8_t *)odd.data)[4 * 77 + 76] = 0xff;
+    failed += check_int("NaN", ops->weight_set(t[0].b, w, 0, 0, &odd.t, &e), ST_INPUT);
+    failed += check_has("NaN", e.text, "matrix 0, part 0, row 4: a code is 0x7F or 0xFF");
+    ops->weight_destroy(t[0].b, w);
+    test_tensor_free(&odd);
     free(y);
     return failed;
 }
