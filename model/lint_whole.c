@@ -187,9 +187,9 @@ static void lint_unequal(const Checkpoint *c, const Modules *modules, StrBuf *ou
             count_unequal(m->t, modules->at[i + 1].t, &weights, &inputs);
     }
     if (weights)
-        lint_add(out, LINT_NOTE, "gate and up have different weight scales in %d modules", weights);
+        lint_add(out, LINT_NOTE, "gate and up have different weight scales in %d pairs", weights);
     if (inputs)
-        lint_add(out, LINT_NOTE, "gate and up have different input scales in %d modules", inputs);
+        lint_add(out, LINT_NOTE, "gate and up have different input scales in %d pairs", inputs);
 }
 
 void lint_whole(const char *dir, Checkpoint *c, const Modules *modules, const int64_t *crcs,
