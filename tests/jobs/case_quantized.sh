@@ -6,14 +6,14 @@ set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . "$SOURCE/tests/support/golden.sh"
-ranks=${QUANTIZED_RANKS:-1 3}
+numbers=${QUANTIZED_RANKS:-1 3}
 
 # rounded DIR TENSOR FLAGS...: relative L2 of each prompt within its limit, where the reference has the tensor.
 rounded() {
     dir=$1 tensor=$2 name=$(basename "$1")
     shift 2
     "$BUILD/tests/golden" has "$dir/golden.safetensors" "$tensor" || return 0
-    for n in $ranks; do
+    for n in $numbers; do
         out="$work/$name.$tensor.$n"
         mpirun -n "$n" "$MOEBATCH" score -m "$dir" -i "$work/rows.jsonl" -o "$out.score" --logits "$out.h5" \
             --threads 1 --progress none "$@" >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
@@ -27,7 +27,7 @@ count=0
 for decoded in "$SHARED"/goldens/*/decoded.json; do
     golden=$(dirname "$decoded")
     # shellcheck disable=SC2086
-    compare_golden "$golden" $ranks
+    compare_golden "$golden" $numbers
     rounded "$golden" stored --activations stored
     rounded "$golden" kv_fp8 --activations none --kv-dtype fp8
     rounded "$golden" per_token_experts --activations none --activation-override nvfp4_per_token
