@@ -56,12 +56,8 @@ void report_plan(const Engine *engine, const Comm *comm)
     const double gib = 1 << 30;
     size_t block = m->kv.page_bytes * (size_t)m->kv.pages_per_block;
     size_t exchange = 0;
-    if (m->exchange) {
-        ExchangeShape shape = {m->arch->router.top_k, m->arch->hidden,
-                               m->arch->hidden * engine->ops->act_bytes, m->config.max_rows,
-                               m->config.round_bytes, 0};
-        exchange = exchange_plan_bytes(comm, &m->placement, &shape);
-    }
+    if (m->exchange)
+        exchange = exchange_plan_bytes(comm, &m->placement, &m->exchange_shape);
     log_note("%s, %d experts of %d here, %d threads, %s; GiB: dense weights %.2f, experts %.2f, kv "
              "%.2f, buffers %.2f, "
              "exchange %.2f",

@@ -130,6 +130,33 @@ static void observe_experts(Model *m, int layer, const RecvRows *recv)
     }
 }
 
+/* Rounds the normed rows, which nothing but the experts reads any more; what travels to other ranks
+ * is their encoding. */
+static Status code_rows(Pass *p, int layer, Err *e)
+{
+    Model *m = p->m;
+    const BackendOps *ops = m->config.ops;
+    const RowFormat *format = &m->weights.layers[layer].expert_rows;
+    int hidden = m->arch->hidden;
+    if (format->scheme == ROWS_AS_THEY_ARE)
+        return ST_OK;
+    if (m->comm->size == 1)
+        return ops->round_rows(m->config.backend, m->normed, hidden, m->normed, hidden, p->n_rows,
+                               hidden, format, e);
+    TRY(ops->encode_rows(m->config.backend, m->coded, m->normed, p->n_rows, hidden, format, e));
+    return ops->decode_rows(m->config.backend, m->normed, m->coded, p->n_rows, hidden, format, e);
+}
+
+static Status decode_received(Pass *p, int layer, const RecvRows *recv, Err *e)
+{
+    Model *m = p->m;
+    for (int i = 0; i < recv->n_coded; i++)
+        TRY(m->config.ops->decode_rows(m->config.backend, recv->coded[i].to, recv->coded[i].from,
+                                       recv->coded[i].n, m->arch->hidden,
+                                       &m->weights.layers[layer].expert_rows, e));
+    return ST_OK;
+}
+
 /* Collective: what happened on this rank so far goes along, so a failure is known to all when
  * this returns. */
 static Status experts(Pass *p, int layer, Err *e)
@@ -137,19 +164,24 @@ static Status experts(Pass *p, int layer, Err *e)
     Model *m = p->m;
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
-    const FfnSpec *spec = &m->weights.layers[layer].experts;
+    const LayerWeights *w = &m->weights.layers[layer];
+    const FfnSpec *spec = &w->experts;
     int n_rounds = 0, n_local = m->placement.n_local[m->comm->rank];
-    if (p->mine == ST_OK && m->weights.layers[layer].expert_rows.scheme != ROWS_AS_THEY_ARE)
-        p->mine =
-            ops->round_rows(m->config.backend, m->normed, a->hidden, m->normed, a->hidden,
-                            p->n_rows, a->hidden, &m->weights.layers[layer].expert_rows, &p->err);
+    ExchangeRows travelling = {.rows = m->normed};
+    if (p->mine == ST_OK)
+        p->mine = code_rows(p, layer, &p->err);
+    if (w->expert_rows.scheme != ROWS_AS_THEY_ARE && m->comm->size > 1) {
+        travelling.coded = m->coded;
+        travelling.coded_bytes = (int)row_encoded_bytes(w->expert_rows.scheme, a->hidden);
+    }
     comm_at(m->comm, p->step->number, layer, "dispatch");
-    TRY(exchange_begin(m->exchange, (ExchangeRows){.rows = m->normed}, m->expert, p->n_rows, p->mine, &n_rounds, e));
+    TRY(exchange_begin(m->exchange, travelling, m->expert, p->n_rows, p->mine, &n_rounds, e));
     for (int round = 0; round < n_rounds; round++) {
         RecvRows recv;
         TRY(exchange_dispatch(m->exchange, round, &recv, e));
+        p->mine = decode_received(p, layer, &recv, &p->err);
         lap(p, &m->times.dispatch);
-        if (recv.n_pairs > 0)
+        if (p->mine == ST_OK && recv.n_pairs > 0)
             p->mine = ops->ffn(m->config.backend, recv.out, recv.rows, NULL, recv.row_of,
                                recv.first, n_local, spec, m->scratch, &p->err);
         if (recv.n_pairs > 0 && m->observer)

@@ -82,6 +82,8 @@ static Status take_buffers(Model *m, Err *e)
         TRY(take(m, p.rounded, "rounded rows", &m->rounded, e));
         TRY(take(m, p.rounded, "rounded rows", &m->rounded_up, e));
     }
+    if (m->exchange_shape.coded_bytes > 0)
+        TRY(take(m, rows * (size_t)m->exchange_shape.coded_bytes, "coded rows", &m->coded, e));
     if (a->shared_inter > 0)
         TRY(take(m, p.shared, "shared experts' output", &m->shared_out, e));
     TRY(take(m, p.router, "router logits", &m->router_logits, e));
@@ -119,6 +121,18 @@ static Status make_rope(Model *m, Err *e)
     return st;
 }
 
+/* Of a row on its way to the experts of any layer; 0 where all travel as they are. */
+static int most_coded_bytes(const Model *m)
+{
+    int64_t most = 0;
+    for (int i = 0; i < m->weights.n_layers; i++) {
+        RowScheme scheme = m->weights.layers[i].expert_rows.scheme;
+        int64_t bytes = scheme == ROWS_AS_THEY_ARE ? 0 : row_encoded_bytes(scheme, m->arch->hidden);
+        most = bytes > most ? bytes : most;
+    }
+    return (int)most;
+}
+
 /* This rank's part of model_create, up to the shared outcome. */
 static Status create_local(Model *m, Err *e)
 {
@@ -132,9 +146,13 @@ static Status create_local(Model *m, Err *e)
     TRY(weights_load(m->config.dir, a, &m->config.precision, &m->placement, m->comm->rank,
                      m->config.ops, m->config.backend, &m->weights, e));
     if (a->router.n_experts > 0) {
-        ExchangeShape shape = {a->router.top_k, a->hidden, a->hidden * m->config.ops->act_bytes,
-                               m->config.max_rows, m->config.round_bytes, 0};
-        TRY(exchange_create(&m->exchange, m->comm, &m->placement, &shape, e));
+        m->exchange_shape = (ExchangeShape){.top_k = a->router.top_k,
+                                            .hidden = a->hidden,
+                                            .row_bytes = a->hidden * m->config.ops->act_bytes,
+                                            .max_tokens = m->config.max_rows,
+                                            .round_bytes = m->config.round_bytes,
+                                            .coded_bytes = most_coded_bytes(m)};
+        TRY(exchange_create(&m->exchange, m->comm, &m->placement, &m->exchange_shape, e));
     }
     TRY(take_buffers(m, e));
     TRY(make_rope(m, e));
@@ -198,13 +216,14 @@ void model_destroy(Model *m)
         return;
     const BackendOps *ops = m->config.ops;
     kv_free(&m->kv);
-    void *buffers[] = {m->hidden,        m->normed_is_home ? NULL : m->normed,
-                       m->ffn_out,       m->qkv,
-                       m->attn,          m->q_low,
-                       m->latent_rows,   m->rounded,
-                       m->rounded_up,    m->shared_out,
-                       m->router_logits, m->scratch,
-                       m->logits,        m->rope_table};
+    void *buffers[] = {m->hidden,      m->normed_is_home ? NULL : m->normed,
+                       m->ffn_out,     m->qkv,
+                       m->attn,        m->q_low,
+                       m->latent_rows, m->coded,
+                       m->rounded,     m->rounded_up,
+                       m->shared_out,  m->router_logits,
+                       m->scratch,     m->logits,
+                       m->rope_table};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (buffers[i])
             ops->release(m->config.backend, buffers[i]);

@@ -48,12 +48,14 @@ typedef struct Model {
     void *q_low, *latent_rows;
     /* [max_rows, apply_widest] each where activations are rounded; else NULL */
     void *rounded, *rounded_up;
+    void *coded;      /* [max_rows, most coded bytes] of rows that travel to the experts; or NULL */
     void *shared_out; /* [max_rows, hidden] where there are shared experts */
     void *router_logits, *logits;
     float *expert_weight; /* [max_rows, top_k] */
     int32_t *expert;      /* [max_rows, top_k] */
     int32_t *wanted;      /* [max_rows] scratch: rows that the last layer keeps */
     AttnSeq *seqs;        /* [max_seqs] scratch */
+    ExchangeShape exchange_shape;
     int logits_rows;      /* most rows per model_logits */
     int64_t *expert_load; /* [n_layers * n_experts] tokens routed by this rank */
     size_t buffer_bytes;
