@@ -141,6 +141,8 @@ static Status place_grid(Job *j)
         return has_shape(t, 1, column) || has_shape(t, 2, column) ? ST_OK
                                                                   : bind_wrong_shape(j->b, t, want);
     }
+    if (s->whole_blocks && j->cols % s->block_cols)
+        return refuse_columns(j, s->block_cols);
     int64_t down = ceil_div(j->rows, s->block_rows), across = ceil_div(j->cols, s->block_cols);
     const int64_t flat[] = {down, across}, tall[] = {down, 1, across, 1};
     q->group = s->block_cols;

@@ -39,6 +39,7 @@ typedef struct QuantScheme {
     const char *input;       /* "input_scale", "input_global_scale"; of a static row scheme */
     const char *input_alias;
     const char *shape;       /* "weight_shape": [2] rows, cols of a padded pack */
+    bool whole_blocks;       /* inputs must be whole blocks: FP8_PB_WO */
     bool global_divides;     /* global and input are divisors */
     bool scale_may_be_float; /* canonical MXFP4: a float scale tensor is cast by PyTorch's rule */
     bool transposed; /* experts in one tensor: [experts, inputs, outputs], codes packed along inputs

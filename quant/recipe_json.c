@@ -204,7 +204,7 @@ static bool same_scheme(const QuantScheme *a, const QuantScheme *b)
            same_text(a->scale, b->scale) && same_text(a->scale_alias, b->scale_alias) &&
            same_text(a->global, b->global) && same_text(a->input, b->input) &&
            same_text(a->input_alias, b->input_alias) && same_text(a->shape, b->shape) &&
-           a->global_divides == b->global_divides &&
+           a->whole_blocks == b->whole_blocks && a->global_divides == b->global_divides &&
            a->scale_may_be_float == b->scale_may_be_float && a->transposed == b->transposed;
 }
 
