@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_SHOWN = 100 }; /* findings of a level, as text */
+
 /* What was asked for, and what --digest and --deep found. */
 typedef struct Asked {
     const char *model;
@@ -307,10 +309,17 @@ static void print_digests(const Asked *k)
     }
 }
 
+/* The first of each level: what is wrong everywhere need not be read a thousand times. */
 static void print_lint(const Lint *l)
 {
+    int shown[3] = {0};
     for (int i = 0; i < l->n; i++)
-        printf("%s: %s\n", lint_level_name(l->at[i].level), l->at[i].text);
+        if (shown[l->at[i].level]++ < MOST_SHOWN)
+            printf("%s: %s\n", lint_level_name(l->at[i].level), l->at[i].text);
+    for (int level = 0; level < 3; level++)
+        if (shown[level] > MOST_SHOWN)
+            printf("%s: %d more like these, which --json lists\n",
+                   lint_level_name((LintLevel)level), shown[level] - MOST_SHOWN);
     printf("%d errors, %d warnings\n", l->n_of[LINT_ERROR], l->n_of[LINT_WARNING]);
 }
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum {
-    CONFIG_BYTES = 4 << 20, /* real ones have a few thousand */
+    CONFIG_BYTES = 64 << 20, /* a few thousand, or quantized_layers with every expert */
     /* Bounds that no real model comes near; within them no product of two sizes overflows int64_t,
      * nor a row of heads int. */
     MAX_LAYERS = 4096,

@@ -3,21 +3,43 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { MAX_KEYS = 4096, SHOWN = 48 }; /* characters of a value shown in a message */
+enum { MAX_KEYS = 1 << 20, SHOWN = 48 }; /* characters of a value shown in a message */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Sorted, since quantized_layers may name every projection of every expert. */
+static Status check_names(const cJSON *object, int n, const char *where, Err *e)
+{
+    const char **names = malloc(((size_t)n + 1) * sizeof *names);
+    Status st = ST_OK;
+    int i = 0;
+    if (!names)
+        return err_set(e, ST_MEMORY, "not enough memory for the %d keys of %s", n, where);
+    for (const cJSON *v = object->child; v; v = v->next)
+        names[i++] = v->string;
+    qsort(names, (size_t)n, sizeof *names, by_name);
+    for (i = 1; i < n && st == ST_OK; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            st = err_set(e, ST_INPUT, "key \"%s\" occurs twice", names[i]);
+    free(names);
+    return st;
+}
 
 static Status check_duplicates(const cJSON *object, const char *where, Err *e)
 {
-    if (cJSON_GetArraySize(object) > MAX_KEYS)
+    int n = cJSON_GetArraySize(object);
+    if (n > MAX_KEYS)
         return err_set(e, ST_INPUT, "%s has more than %d keys", where, MAX_KEYS);
-    for (const cJSON *a = object->child; a; a = a->next)
-        for (const cJSON *b = a->next; b; b = b->next)
-            if (strcmp(a->string, b->string) == 0)
-                return err_set(e, ST_INPUT, "key \"%s\" occurs twice", a->string);
-    for (const cJSON *a = object->child; a; a = a->next)
-        if (cJSON_IsObject(a))
-            TRY(check_duplicates(a, a->string, e));
+    TRY(check_names(object, n, where, e));
+    for (const cJSON *v = object->child; v; v = v->next)
+        if (cJSON_IsObject(v))
+            TRY(check_duplicates(v, v->string, e));
     return ST_OK;
 }
 

@@ -36,7 +36,8 @@ static void lint_recipe(Checkpoint *c, StrBuf *out)
 {
     const char *text;
     for (int i = 0; i < c->files.n; i++)
-        ask_about(c->recipe, c->files.entries[i]->name);
+        if (!c->use[i].expert) /* the banks were asked about, and there are many experts */
+            ask_about(c->recipe, c->files.entries[i]->name);
     for (int i = 0; (text = recipe_warning(c->recipe, i)) != NULL; i++)
         lint_add(out, LINT_WARNING, "%s", text);
     for (int i = 0; (text = recipe_unused(c->recipe, i)) != NULL; i++)

@@ -607,6 +607,51 @@ static const struct {
      "compressed-tensors float-quantized",
      {{"x m.experts", "m.experts.1.up_proj is unquantized, but expert 0's is float-quantized"}},
      0},
+    /* published configurations, in a few lines of each */
+    {"Qwen3.6: a wrapper with an entry for each expert",
+     MIXED("\"model.language_model.layers.0.self_attn.q_proj\":{\"quant_algo\":\"FP8\"},"
+           "\"model.language_model.layers.0.mlp.experts.0.gate_proj\":{\"quant_algo\":"
+           "\"W4A16_NVFP4\",\"group_size\":16},"
+           "\"model.language_model.layers.0.mlp.experts.3.down_proj\":{\"quant_algo\":"
+           "\"W4A16_NVFP4\",\"group_size\":16},"
+           "\"model.language_model.layers.0.mlp.shared_expert.up_proj\":{\"quant_algo\":"
+           "\"W4A16_NVFP4\",\"group_size\":16}",
+           ",\"ignore\":[\"mtp.layers.0*\",\"mtp*\"]"),
+     NULL,
+     "modelopt MIXED_PRECISION",
+     {{"x model.language_model.layers.0.mlp.experts", w4a16_text},
+      {"x language_model.model.layers.0.mlp.experts", w4a16_text},
+      {"l model.language_model.layers.0.mlp.shared_expert.gate_proj", w4a16_text},
+      {"l model.language_model.layers.0.mlp.gate", "plain"},
+      {"l model.language_model.layers.0.self_attn.q_proj", fp8_text},
+      {"x mtp.layers.0.mlp.experts", "plain"}},
+     0},
+    {"MiniMax-M3: MXFP8 layers around NVFP4 experts",
+     MIXED("\"language_model.model.layers.0.self_attn.q_proj\":{\"quant_algo\":\"MXFP8\"},"
+           "\"language_model.model.layers.0.block_sparse_moe.experts\":{\"quant_algo\":"
+           "\"NVFP4\",\"group_size\":16}",
+           ""),
+     NULL,
+     "modelopt MIXED_PRECISION",
+     {{"w language_model.model.layers.0.block_sparse_moe.experts", nvfp4_16_text},
+      {"l language_model.model.layers.0.self_attn.k_proj", mxfp8_text},
+      {"l language_model.model.layers.0.block_sparse_moe.gate", "plain"}},
+     0},
+    {"Kimi-K3: only experts, by expressions that exclude the rest",
+     CT("mxfp4-pack-quantized",
+        "\"num_bits\":4,\"type\":\"float\",\"strategy\":\"group\",\"group_size\":32,"
+        "\"scale_dtype\":\"torch.uint8\"",
+        "null",
+        ",\"ignore\":[\"re:.*self_attn.*\",\"re:.*shared_experts.*\","
+        "\"re:.*mlp\\\\.(gate|up|gate_up|down)_proj.*\",\"re:.*lm_head.*\"]"),
+     NULL,
+     "compressed-tensors mxfp4-pack-quantized",
+     {{"x model.layers.1.mlp.experts", "mxfp4-pack-quantized: mxfp4 of 32, rows as they are"},
+      {"l model.layers.1.mlp.shared_experts.up_proj", "plain"},
+      {"l model.layers.0.mlp.down_proj", "plain"},
+      {"l model.layers.0.self_attn.kv_b_proj", "plain"},
+      {"l lm_head", "plain"}},
+     0},
     {"ct in compression_config",
      "{\"compression_config\":{\"format\":\"float-quantized\",\"config_groups\":{\"g\":{"
      "\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":8,\"type\":\"float\"}}}}}",
