@@ -14,6 +14,7 @@ bool app_speaks(void);
 int cmd_run(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_perplexity(int argc, char **argv);
+int cmd_quantize(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_version(void);

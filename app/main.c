@@ -13,6 +13,7 @@ static const struct Command {
     {"run", cmd_run, "complete the rows of a JSONL file"},
     {"score", cmd_score, "log-probabilities of given texts or token ids"},
     {"perplexity", cmd_perplexity, "perplexity of a text file"},
+    {"quantize", cmd_quantize, "write a checkpoint in another format"},
     {"inspect", cmd_inspect, "what a checkpoint is and what it takes"},
     {"tokenize", cmd_tokenize, "texts to token ids and back"},
 };

@@ -9,10 +9,14 @@
  * given a few rows at a time, except where scales span rows. All values must be finite: the caller
  * asks encode_amax first. The caller owns every buffer; nothing is allocated, nothing fails.
  *
- * Which matrices share one amax, as ModelOpt's exports do (found from their digests):
- *   FP8 per tensor: gate and up of an expert or of a dense layer; q, k and v each have their own.
- *   NVFP4: gate and up, and q, k and v.
- *   FP8 per channel and per block, MXFP8, MXFP4: none share anything. */
+ * Which matrices share one amax in ModelOpt's exports, found from their scales and digests:
+ *   FP8 per tensor: gate and up of a routed expert. Those of dense layers and shared experts, and q,
+ *     k and v, each have their own.
+ *   NVFP4: whatever reads the same input: gate and up anywhere, q, k and v, and of latent attention
+ *     the two that read the layer's input.
+ *   FP8 per channel and per block, MXFP8, MXFP4: none share anything.
+ *   Experts in one tensor (gpt-oss): FP8 and NVFP4 have one amax for all of them, and FP8 quotients
+ *     are not rounded to source, since there the scale is a vector of one to PyTorch. */
 #ifndef MB_QUANT_ENCODE_H
 #define MB_QUANT_ENCODE_H
 

@@ -19,11 +19,14 @@ for launch in "" "mpirun -n 3"; do
     check 2 '--max-batch 0: expected an integer from 1 to 65536' $launch "$MOEBATCH" score --max-batch 0
     check 2 'unknown instruction set "avx1024"' $launch "$MOEBATCH" perplexity -m "$SOURCE/tests/data/storyteller" --isa avx1024 x
     check 2 'FILE is missing' $launch "$MOEBATCH" perplexity -m x
+    check 2 'MODEL is missing' $launch "$MOEBATCH" quantize -o y --recipe fp8
+    check 2 '--recipe is missing' $launch "$MOEBATCH" quantize x -o y
+    check 2 'recipe "fp9" is neither a file nor one of' $launch "$MOEBATCH" quantize "$SOURCE/tests/data/storyteller" -o y --recipe fp9
     check 0 'Usage: moebatch COMMAND' $launch "$MOEBATCH" --help
     check 0 'moebatch ' $launch sh -c "$MOEBATCH --version | head -n 1"
     check 1 'config.json' $launch "$MOEBATCH" perplexity -m /nowhere x
 done
-for command in run score perplexity tokenize; do
+for command in run score perplexity quantize tokenize; do
     "$MOEBATCH" $command --help >help.$$ || failed=1
     [ "$(wc -l <help.$$)" -le 40 ] || { echo "$command --help has more than 40 lines"; failed=1; }
     [ "$(wc -L <help.$$)" -le 110 ] || { echo "$command --help has lines of more than 110 columns"; failed=1; }

@@ -1,0 +1,45 @@
+# tests/jobs/case_quantize.sh - a quantized checkpoint runs. MXFP4 written as NVFP4 and as bf16 without loss gives the same
+# results to the byte; calibrated files are the same at any number of ranks; wrong
+# requests are refused.
+set -eu
+. "$SOURCE/tests/support/job.sh"
+make_rows 12 4 24 >"$rows"
+quantize() { # ranks, directory, options: from the bundled model
+    q_ranks=$1 q_out=$2
+    shift 2
+    code=0
+    mpirun -n "$q_ranks" "$MOEBATCH" quantize "$SOURCE/tests/data/storyteller" -o "$q_out" --progress none "$@" >"$work/log" 2>&1 || code=$?
+}
+
+job 0 "$work/base" --served-model-name story
+expect 0 "the bundled model"
+for recipe in w4a16_nvfp4 bf16; do
+    quantize 2 "$work/$recipe" --recipe $recipe --experts-only --part-size 2M
+    expect 0 "$recipe"
+    [ -f "$work/$recipe/tokenizer.json" ] && [ "$(ls "$work/$recipe"/model-*.safetensors | wc -l)" -ge 4 ] || fail "$recipe: files"
+    model="$work/$recipe"
+    job 0 "$work/results" --served-model-name story
+    expect 0 "run $recipe"
+    cmp "$work/results" "$work/base" || fail "$recipe: other results than the model it was made from"
+    rm -rf "$work/results" "$work/results.job"
+    echo "without loss: $recipe"
+done
+
+for ranks in 1 2 3; do
+    quantize $ranks "$work/nvfp4-$ranks" --recipe nvfp4 --calibrate "$SOURCE/tests/data/prompts.jsonl" --part-size 3M
+    expect 0 "nvfp4 at $ranks ranks"
+    diff -r "$work/nvfp4-$ranks" "$work/nvfp4-1" >"$work/log" || fail "nvfp4: other files at $ranks ranks"
+done
+model="$work/nvfp4-1"
+for mode in none stored; do
+    job 2 "$work/nvfp4-$mode" --activations $mode
+    expect 0 "run nvfp4, activations $mode"
+done
+echo "calibrated: nvfp4"
+
+quantize 1 "$work/static" --recipe fp8-static
+expect 2 "static scales without calibration"
+says "needs calibrated inputs" "static scales without calibration"
+quantize 2 "$work/nvfp4-1" --recipe bf16
+expect 1 "another checkpoint's directory"
+says "give an empty directory, or --overwrite" "another checkpoint's directory"
