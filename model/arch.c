@@ -43,12 +43,20 @@ static const char *const common_understood[] = {"model_type",
                                                 "quantization_config.*",
                                                 "compression_config",
                                                 "compression_config.*",
+                                                "expert_dtype", /* quant/recipe reads it */
                                                 NULL};
 
 /* Around the model of a wrapper. */
-static const char *const wrapper_understood[] = {
-    "model_type",   "text_config",         "text_config.*",         "tie_word_embeddings",
-    "eos_token_id", "quantization_config", "quantization_config.*", NULL};
+static const char *const wrapper_understood[] = {"model_type",
+                                                 "text_config",
+                                                 "text_config.*",
+                                                 "tie_word_embeddings",
+                                                 "eos_token_id",
+                                                 "quantization_config",
+                                                 "quantization_config.*",
+                                                 "compression_config",
+                                                 "compression_config.*",
+                                                 NULL};
 
 /* What training, other programs and transformers' own bookkeeping leave behind. */
 static const char *const common_harmless[] = {

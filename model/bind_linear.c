@@ -96,10 +96,21 @@ static Status bind_codes(Job *j)
 
 /* --- scales --- */
 
+/* P.suffix; or, where only that is there, P.alias. */
+static void either_name(const Job *j, const char *suffix, const char *alias, char *out)
+{
+    tensor_name(j, suffix, out);
+    if (!alias || bind_find(j->b, out) >= 0)
+        return;
+    tensor_name(j, alias, out);
+    if (bind_find(j->b, out) < 0)
+        tensor_name(j, suffix, out);
+}
+
 static Status find_scale(Job *j, DtypeSet set)
 {
     char name[BIND_NAME_MAX];
-    tensor_name(j, j->scheme->scale, name);
+    either_name(j, j->scheme->scale, j->scheme->scale_alias, name);
     TRY(bind_optional(j->b, name, set, &j->out->scale));
     if (!j->out->scale)
         return err_set(j->b->e, ST_INPUT,
@@ -257,10 +268,11 @@ static Status bind_scales(Job *j)
 }
 
 /* One value, for the whole tensor. */
-static Status bind_scalar(Job *j, const char *suffix, bool needed, const TensorEntry **out)
+static Status bind_scalar(Job *j, const char *suffix, const char *alias, bool needed,
+                          const TensorEntry **out)
 {
     char name[BIND_NAME_MAX];
-    tensor_name(j, suffix, name);
+    either_name(j, suffix, alias, name);
     TRY(bind_optional(j->b, name, FLOATS, out));
     if (!*out)
         return needed
@@ -310,9 +322,9 @@ static Status bind_quantized(Job *j)
     TRY(bind_codes(j));
     TRY(bind_scales(j));
     if (j->scheme->global)
-        TRY(bind_scalar(j, j->scheme->global, true, &j->out->global));
+        TRY(bind_scalar(j, j->scheme->global, NULL, true, &j->out->global));
     if (j->scheme->input)
-        TRY(bind_scalar(j, j->scheme->input, false, &j->out->input));
+        TRY(bind_scalar(j, j->scheme->input, j->scheme->input_alias, false, &j->out->input));
     TRY(bind_shape(j));
     return bind_idle(j);
 }

@@ -29,6 +29,14 @@ while IFS="$tab" read -r name code want flags message; do
         [ "$got" = 0 ] || { echo "$name: run exits $got, expected 0: $(tail -n 3 "$work/run")"; failed=1; }
     fi
 done <"$data/cases.txt"
+# What is found does not depend on who looks.
+for name in scales-never-written global-nan twin-experts; do
+    "$MOEBATCH" inspect "$data/$name" --deep --json --threads 1 >"$work/one" 2>/dev/null || :
+    for n in 2 3 4; do
+        mpirun -n "$n" "$MOEBATCH" inspect "$data/$name" --deep --json --threads 2 >"$work/many" 2>/dev/null || :
+        cmp "$work/one" "$work/many"
+    done
+done
 [ "$errors" -ge 20 ] || { echo "only $errors of $count cases are errors"; exit 1; }
 echo "$count checkpoints, $errors of them refused"
 exit "$failed"

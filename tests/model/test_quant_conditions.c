@@ -44,6 +44,16 @@ typedef struct Case {
 #define BLOCK_FP8                                                                                  \
     "{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\",\"weight_block_size\":[128,128]," \
     "\"modules_to_not_convert\":[\"experts\",\"q_proj\",\"k_proj\",\"v_proj\"]}"
+#define STATIC_FP8                                                                                 \
+    "{\"quant_method\":\"fp8\",\"activation_scheme\":\"static\","                                  \
+    "\"modules_to_not_convert\":[\"experts\",\"q_proj\",\"k_proj\",\"v_proj\"]}"
+/* The key that names the experts' format stands beside the configuration. */
+#define V4(dtype, excluded)                                                                        \
+    "{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\",\"weight_block_size\":[128,128]," \
+    "\"scale_fmt\":\"ue8m0\",\"modules_to_not_convert\":[" excluded                                \
+    "]}, \"expert_dtype\": \"" dtype "\""
+#define V4_FP8 V4("fp8", "\"experts\",\"q_proj\",\"k_proj\",\"v_proj\"")
+#define V4_FP4 V4("fp4", "\"self_attn\"")
 #define CODEC(algo, group, payload)                                                                \
     MIXED("\"" O "\":{\"quant_algo\":\"" algo "\",\"group_size\":" group                           \
           ",\"block_payload_bytes\":" payload ",\"packing\":\"ggml\"}")
@@ -510,6 +520,53 @@ static const Case cases[] = {
       {O ".weight", 0, NULL, 0, 0}},
      OF_O ".weight_shape\": says [0, 0], expected [32, 64]",
      {0}},
+    {"MXFP8 beside others, with MiniMax's name of the scales",
+     ALGO("MXFP8"),
+     16,
+     32,
+     8,
+     {E4M3_WEIGHT, {O ".weight_scale_inv", DTYPE_U8, "32,2", 'b', 120}},
+     NULL,
+     STORED},
+    {"static FP8 with transformers' names",
+     STATIC_FP8,
+     16,
+     32,
+     8,
+     {E4M3_WEIGHT,
+      {O ".weight_scale_inv", DTYPE_BF16, "", 'v', 0.01f},
+      {O ".activation_scale", DTYPE_BF16, "", 'v', 0.01f}},
+     NULL,
+     STORED},
+    {"static FP8 with vLLM's names, but no input scale",
+     STATIC_FP8,
+     16,
+     32,
+     8,
+     {E4M3_WEIGHT, SCALE(DTYPE_F32, "")},
+     OF_O ".weight\": has no input_scale, which FP8 static needs",
+     STORED},
+    {"DeepSeek-V4's names, powers of two",
+     V4_FP8,
+     16,
+     32,
+     8,
+     {E4M3_WEIGHT, {O ".scale", DTYPE_F8_E8M0, "1,1", 'b', 120}},
+     NULL,
+     STORED},
+    {"DeepSeek-V4's experts, in signed bytes",
+     V4_FP4,
+     16,
+     32,
+     32,
+     {{X "gate_proj.weight", DTYPE_I8, "32,16", 'b', 0x22},
+      {X "gate_proj.scale", DTYPE_F8_E8M0, "32,1", 'b', 120},
+      {X "up_proj.weight", DTYPE_I8, "32,16", 'b', 0x22},
+      {X "up_proj.scale", DTYPE_F8_E8M0, "32,1", 'b', 120},
+      {X "down_proj.weight", DTYPE_I8, "32,16", 'b', 0x22},
+      {X "down_proj.scale", DTYPE_F8_E8M0, "32,1", 'b', 120}},
+     NULL,
+     STORED},
     {"W05 an input scale that W4A16 does not use",
      ALGO("W4A16_NVFP4"),
      16,
