@@ -44,6 +44,10 @@ size_t job_options_engine(JobOptions *o, Option *out)
          "layer-max: experts without one take their layer's"},
         {"--kv-dtype", NULL, OPTION_TEXT, &o->kv_dtype, NULL, 0, 0, "TYPE",
          "fp32, bf16, fp8, nvfp4 (default: fp32 on the CPU)"},
+        {"--quantize", NULL, OPTION_TEXT, &o->quantize, NULL, 0, 0, "FORMAT",
+         "at load: nvfp4, mxfp4, mxfp8, fp8-dynamic, fp8-block, int4, q8_0"},
+        {"--quantize-experts-only", NULL, OPTION_FLAG, &o->quantize_experts_only, NULL, 0, 0, NULL,
+         "leave everything but routed experts as it is"},
         {"--backend", NULL, OPTION_TEXT, &g->backend, NULL, 0, 0, "NAME", "auto, cpu"},
         {"--isa", NULL, OPTION_TEXT, &g->isa, NULL, 0, 0, "LEVEL", "auto, scalar, avx2, avx512"},
         {"--accept-config-key", NULL, OPTION_LIST, &o->accept_keys, NULL, 0, 0, "KEY",
@@ -63,7 +67,7 @@ Status job_options_finish(JobOptions *o, Err *e)
     if (!g->model_dir)
         return err_set(e, ST_USAGE, "-m DIR is missing");
     TRY(precision_parse(o->activations, o->activation_override, o->missing_input_scale, o->kv_dtype,
-                        &g->precision, e));
+                        o->quantize, o->quantize_experts_only, &g->precision, e));
     g->accept_keys = o->accept_keys.at;
     g->n_accept_keys = o->accept_keys.n;
     if (strcmp(o->generation_config, "auto") == 0)

@@ -10,6 +10,8 @@ typedef struct JobOptions {
     OptionList accept_keys;
     const char *generation_config, *progress;
     const char *activations, *activation_override, *missing_input_scale, *kv_dtype;
+    const char *quantize;
+    bool quantize_experts_only;
 } JobOptions;
 
 enum { MAX_OPTIONS = 48 };

@@ -152,6 +152,7 @@ Status engine_load(Engine *g, Err *e)
                      .precision = g->config.precision,
                      .ops = g->ops,
                      .backend = g->backend,
+                     .team = g->team,
                      .max_rows = g->config.max_batch + g->config.prefill_chunk,
                      .max_seqs = g->config.max_batch,
                      .max_len = g->context.max_len,

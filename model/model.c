@@ -143,8 +143,15 @@ static Status create_local(Model *m, Err *e)
                      : rows > (size_t)m->config.max_rows ? m->config.max_rows
                                                          : (int)rows;
     TRY(placement_create(&m->placement, a->router.n_experts, m->comm->size, e));
-    TRY(weights_load(m->config.dir, a, &m->config.precision, &m->placement, m->comm->rank,
-                     m->config.ops, m->config.backend, &m->weights, e));
+    WeightsConfig w = {.dir = m->config.dir,
+                       .arch = a,
+                       .precision = &m->config.precision,
+                       .placement = &m->placement,
+                       .rank = m->comm->rank,
+                       .ops = m->config.ops,
+                       .backend = m->config.backend,
+                       .team = m->config.team};
+    TRY(weights_load(&w, &m->weights, e));
     if (a->router.n_experts > 0) {
         m->exchange_shape = (ExchangeShape){.top_k = a->router.top_k,
                                             .hidden = a->hidden,

@@ -20,6 +20,7 @@ typedef struct ModelConfig {
     Precision precision;
     const BackendOps *ops; /* borrowed, with the backend */
     Backend *backend;
+    Team *team;          /* the backend's; needed while loading */
     int max_rows;        /* per rank and step */
     int max_seqs;        /* per rank and step */
     int max_len;         /* positions of the rope table */

@@ -12,6 +12,19 @@ typedef enum ActivationMode {
     ACTIVATIONS_NATIVE   /* what the hardware runs best; on the CPU none */
 } ActivationMode;
 
+/* What the weights of a plain checkpoint become at load (--quantize); model/online.h. */
+typedef enum OnlineFormat {
+    ONLINE_NONE,
+    ONLINE_NVFP4,
+    ONLINE_MXFP4,
+    ONLINE_MXFP8,
+    ONLINE_FP8_DYNAMIC,
+    ONLINE_FP8_BLOCK,
+    ONLINE_INT4,
+    ONLINE_Q8_0,
+    N_ONLINE_FORMATS
+} OnlineFormat;
+
 typedef struct Precision { /* all zero: the defaults */
     ActivationMode activations;
     /* The experts of a W4A4 NVFP4 checkpoint take rows with a scale per token, whatever
@@ -20,12 +33,15 @@ typedef struct Precision { /* all zero: the defaults */
     bool fill_input_scales; /* experts without input_scale take their layer's largest */
     bool kv_given;          /* else kv is the backend's: fp32 on the CPU, bf16 on a GPU */
     KvDtype kv;
+    OnlineFormat quantize;
+    bool quantize_experts_only;
 } Precision;
 
-/* From the values of --activations, --activation-override, --missing-input-scale and --kv-dtype;
- * NULL: not given. ST_USAGE names what is not known. */
+/* From the values of --activations, --activation-override, --missing-input-scale, --kv-dtype and
+ * --quantize, NULL: not given, and --quantize-experts-only. ST_USAGE names what is not known. */
 Status precision_parse(const char *activations, const char *override, const char *missing,
-                       const char *kv_dtype, Precision *out, Err *e);
+                       const char *kv_dtype, const char *quantize, bool experts_only,
+                       Precision *out, Err *e);
 /* Puts in what the defaults mean on this backend. */
 void precision_resolve(Precision *p, const BackendOps *ops);
 /* {"activations":"none", ...}: everything that can change a result, of a resolved one. */

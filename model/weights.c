@@ -6,6 +6,7 @@
 #include "model/weights.h"
 
 #include "model/checkpoint.h"
+#include "model/online.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@ typedef struct Loader {
     int rank, n_local; /* experts of this rank, per layer */
     Weights *w;
     int64_t *account; /* dense_bytes or expert_bytes: what is being loaded now */
+    OnlineEncoder online;
     Err *e;
 } Loader;
 
@@ -145,6 +147,36 @@ static Status rows_of(Loader *l, const LinearTensors *t, RowFormat *out)
     return s->input ? linear_input_scale(&l->c->files, t, 0, &out->input_scale, l->e) : ST_OK;
 }
 
+/* --- weights that are quantized on their way --- */
+
+static bool is_online(const Loader *l, const LinearTensors *t)
+{
+    return t->scheme && t->scheme == online_scheme(l->online.format);
+}
+
+static WeightPart part_of(const Loader *l, const LinearTensors *t, const QuantTensor *view)
+{
+    return is_online(l, t) ? online_part(l->online.format, view) : weight_part(view);
+}
+
+/* All parts of one matrix of a bank, from views of plain weights. */
+static Status set_online(Loader *l, Weight *w, int mat, const LinearTensors *const *from,
+                         const QuantTensor *views, int n)
+{
+    float amax = 0;
+    for (int i = 0; i < n; i++)
+        if (online_share(&l->online, &views[i], &amax, l->e) != ST_OK)
+            return in_tensor(l, from[i]->weight);
+    for (int i = 0; i < n; i++) {
+        QuantTensor coded;
+        if (online_encode(&l->online, &views[i], amax, &coded, l->e) != ST_OK ||
+            l->w->ops->weight_set(l->w->backend, w, mat, i, &coded, l->e) != ST_OK)
+            return in_tensor(l, from[i]->weight);
+        l->w->bytes_read += views[i].rows * views[i].cols * views[i].format->unit_bytes;
+    }
+    return ST_OK;
+}
+
 /* --- linear layers --- */
 
 static Status set_view(Loader *l, Weight *w, int mat, int part, const LinearTensors *t,
@@ -169,15 +201,17 @@ static Status load_linear(Loader *l, const char *name, WeightUse use,
     *out = (Linear){.n_parts = n_parts, .cols = (int)tensors[0]->q.cols};
     for (int i = 0; i < n_parts; i++) {
         prefetch(tensors[i]);
-        parts[i] = weight_part(&tensors[i]->q);
+        parts[i] = part_of(l, tensors[i], &tensors[i]->q);
         TRY(rows_of(l, tensors[i], &out->rows[i]));
     }
     TRY(create_bank(l, name, use, 1, parts, n_parts, tensors[0]->q.cols, &out->w));
-    for (int i = 0; i < n_parts; i++) {
-        QuantTensor view;
-        TRY(linear_view(&l->c->files, tensors[i], 0, &view, l->e));
-        TRY(set_view(l, out->w, 0, i, tensors[i], &view, 0, 0, 1));
-    }
+    QuantTensor views[MAX_PARTS];
+    for (int i = 0; i < n_parts; i++)
+        TRY(linear_view(&l->c->files, tensors[i], 0, &views[i], l->e));
+    if (is_online(l, tensors[0]))
+        return set_online(l, out->w, 0, tensors, views, n_parts);
+    for (int i = 0; i < n_parts; i++)
+        TRY(set_view(l, out->w, 0, i, tensors[i], &views[i], 0, 0, 1));
     return ST_OK;
 }
 
@@ -350,6 +384,10 @@ static Status set_expert(Loader *l, const ExpertTensors *t, Weight *w13, Weight 
     Weight *const banks[] = {w13, w13, w2};
     ExpertView v;
     TRY(view_expert(l, t, expert, &v));
+    if (is_online(l, v.from[0])) {
+        TRY(set_online(l, w13, k, v.from, v.q, 2));
+        return set_online(l, w2, k, v.from + 2, v.q + 2, 1);
+    }
     for (int p = 0; p < 3; p++)
         TRY(set_view(l, banks[p], k, p == 1, v.from[p], &v.q[p], expert, v.first[p], v.step[p]));
     return ST_OK;
@@ -368,8 +406,8 @@ static Status load_experts(Loader *l, int layer, const ExpertTensors *t, LayerWe
         return ST_OK;
     ExpertView v;
     TRY(view_expert(l, t, 0, &v));
-    WeightPart gate_up[] = {weight_part(&v.q[0]), weight_part(&v.q[1])};
-    WeightPart down = weight_part(&v.q[2]);
+    WeightPart gate_up[] = {part_of(l, v.from[0], &v.q[0]), part_of(l, v.from[1], &v.q[1])};
+    WeightPart down = part_of(l, v.from[2], &v.q[2]);
     snprintf(name, sizeof name, "layers.%d.experts.gate_up", layer);
     TRY(create_bank(l, name, WEIGHT_MATMUL, l->n_local, gate_up, 2, a->hidden, &w13));
     spec->w13 = w13;
@@ -558,23 +596,25 @@ static Status load_all(Loader *l)
     return load_linear(l, "head", WEIGHT_MATMUL, &head, 1, &w->head);
 }
 
-Status weights_load(const char *dir, const Arch *arch, const Precision *precision,
-                    const Placement *placement, int rank, const BackendOps *ops, Backend *backend,
-                    Weights *out, Err *e)
+Status weights_load(const WeightsConfig *config, Weights *out, Err *e)
 {
+    const Arch *arch = config->arch;
+    const Precision *precision = config->precision;
     Checkpoint c = {0};
     Loader l = {.arch = arch,
                 .c = &c,
                 .precision = precision,
-                .placement = placement,
-                .rank = rank,
+                .placement = config->placement,
+                .rank = config->rank,
                 .w = out,
+                .online = {.format = precision->quantize, .team = config->team},
                 .e = e};
     Status st;
-    *out = (Weights){.ops = ops, .backend = backend};
+    *out = (Weights){.ops = config->ops, .backend = config->backend};
     if (arch->router.n_experts > 0)
-        l.n_local = placement->n_local[rank];
-    TRY_GOTO(checkpoint_open(dir, arch, &c, e));
+        l.n_local = config->placement->n_local[config->rank];
+    TRY_GOTO(checkpoint_open(config->dir, arch, &c, e));
+    TRY_GOTO(online_mark(precision->quantize, precision->quantize_experts_only, arch, &c, e));
     checkpoint_check_tied(&c);
     out->layers = calloc((size_t)arch->n_layers, sizeof *out->layers);
     if (!out->layers) {
@@ -583,9 +623,11 @@ Status weights_load(const char *dir, const Arch *arch, const Precision *precisio
     }
     out->n_layers = arch->n_layers;
     TRY_GOTO(load_all(&l));
+    online_end(&l.online);
     checkpoint_close(&c);
     return ST_OK;
 fail:
+    online_end(&l.online);
     checkpoint_close(&c);
     weights_free(out);
     return st;

@@ -54,15 +54,26 @@ typedef struct Weights {
     int n_missing_input_scales, n_missing_kv_scales;
 } Weights;
 
+/* All borrowed; needed only while loading, but ops and backend, which the weights live in. */
+typedef struct WeightsConfig {
+    const char *dir;
+    const Arch *arch;
+    const Precision *precision;
+    const Placement *placement;
+    int rank;
+    const BackendOps *ops;
+    Backend *backend;
+    Team *team; /* quantizes with precision->quantize; NULL: the caller alone */
+} WeightsConfig;
+
 /* Reads DIR/model.safetensors or the parts of DIR/model.safetensors.index.json. Checks that
  * every expected tensor is there with the right dtype and shape and that every tensor in the
  * files is used or skipped for a stated reason (all headers, on every rank); reads only the
- * experts that placement gives to rank. Where experts round by a static scale, input_scale of
+ * experts that placement gives to rank. With precision->quantize, matrices are quantized on their
+ * way (online.h). Where experts round by a static scale, input_scale of
  * expert_rows and experts.inner is the largest of this rank's experts (0: it has none), and the
  * caller takes the largest over ranks. Not collective. */
-Status weights_load(const char *dir, const Arch *arch, const Precision *precision,
-                    const Placement *placement, int rank, const BackendOps *ops, Backend *backend,
-                    Weights *out, Err *e);
+Status weights_load(const WeightsConfig *config, Weights *out, Err *e);
 void weights_free(Weights *w);
 
 /* Digest of a checkpoint as contract.md section 4 says: config and tokenizer files, every

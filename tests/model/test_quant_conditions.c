@@ -661,7 +661,9 @@ static Status load(const Case *c, const char *dir, Err *e)
     TRY_GOTO(placement_create(&placement, arch.router.n_experts, 1, e));
     TRY_GOTO(fake_backend_create(&backend, e));
     precision_resolve(&precision, &fake_backend);
-    st = weights_load(dir, &arch, &precision, &placement, 0, &fake_backend, backend, &w, e);
+    st = weights_load(
+        &(WeightsConfig){dir, &arch, &precision, &placement, 0, &fake_backend, backend, NULL}, &w,
+        e);
     if (st == ST_OK)
         weights_free(&w);
 fail:

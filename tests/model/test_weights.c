@@ -387,8 +387,9 @@ static int check_rank(MadeModel *m, const char *dir, const Arch *arch, int rank,
              rank, n_ranks);
     if (placement_create(&placement, m->spec.experts, n_ranks, &e) != ST_OK ||
         fake_backend_create(&backend, &e) != ST_OK ||
-        weights_load(dir, arch, &(Precision){0}, &placement, rank, &fake_backend, backend, &w,
-                     &e) != ST_OK)
+        weights_load(&(WeightsConfig){dir, arch, &(Precision){0}, &placement, rank, &fake_backend,
+                                      backend, NULL},
+                     &w, &e) != ST_OK)
         return check_str(name, e.text, "");
     Probe p = {m, arch, &placement, &w, rank, name};
     failed += check_rows(&p, "embed_tokens.weight", w.embed, 0, 0);
@@ -465,7 +466,9 @@ static Status load_whole(const char *shared, const char *name, Arch *arch, Backe
     TRY(placement_create(&placement, arch->router.n_experts, 1, e));
     Status st = fake_backend_create(backend, e);
     if (st == ST_OK)
-        st = weights_load(dir, arch, &(Precision){0}, &placement, 0, &fake_backend, *backend, w, e);
+        st = weights_load(&(WeightsConfig){dir, arch, &(Precision){0}, &placement, 0, &fake_backend,
+                                           *backend, NULL},
+                          w, e);
     placement_free(&placement);
     return st;
 }
