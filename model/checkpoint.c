@@ -243,6 +243,13 @@ fail:
     return st;
 }
 
+void checkpoint_warn_of_recipe(const Checkpoint *c)
+{
+    const char *text;
+    for (int i = 0; (text = recipe_warning(c->recipe, i)) != NULL; i++)
+        log_warn_once("%s", text);
+}
+
 void checkpoint_check_tied(const Checkpoint *c)
 {
     const TensorEntry *head = c->unused_head;

@@ -64,6 +64,8 @@ typedef struct Checkpoint {
 /* Not collective. Messages name file, tensor and expectation. arch must outlive nothing: what is
  * needed is copied. */
 Status checkpoint_open(const char *dir, const Arch *arch, Checkpoint *out, Err *e);
+/* What reading the quantization configuration warned of, as log lines. */
+void checkpoint_warn_of_recipe(const Checkpoint *c);
 /* Warns where the files of a tied model hold another head: a file whose config.json is wrong looks
  * like that. Reads both. */
 void checkpoint_check_tied(const Checkpoint *c);

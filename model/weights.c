@@ -615,6 +615,7 @@ Status weights_load(const WeightsConfig *config, Weights *out, Err *e)
         l.n_local = config->placement->n_local[config->rank];
     TRY_GOTO(checkpoint_open(config->dir, arch, &c, e));
     TRY_GOTO(online_mark(precision->quantize, precision->quantize_experts_only, arch, &c, e));
+    checkpoint_warn_of_recipe(&c);
     checkpoint_check_tied(&c);
     out->layers = calloc((size_t)arch->n_layers, sizeof *out->layers);
     if (!out->layers) {

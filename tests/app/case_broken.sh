@@ -26,6 +26,7 @@ while IFS="$tab" read -r name code want flags message; do
         [ "$got" = 1 ] || { echo "$name: run exits $got, expected 1: $(tail -n 3 "$work/run")"; failed=1; }
         grep -qF -e "$message" "$work/run" || { echo "$name: run does not say \"$message\": $(tail -n 3 "$work/run")"; failed=1; }
     else
+        [ "$want" != warns ] || grep -qF -e "$message" "$work/run" || { echo "$name: run does not warn: $(cat "$work/run")"; failed=1; }
         [ "$got" = 0 ] || { echo "$name: run exits $got, expected 0: $(tail -n 3 "$work/run")"; failed=1; }
     fi
 done <"$data/cases.txt"
