@@ -19,7 +19,7 @@ static void encode_row(uint8_t *to, const float *from, const LatentSpec *spec)
         for (int i = 0; i < dims[part]; i += PANEL, to += cpu_kv_bytes(dtype, PANEL)) {
             int n = dims[part] - i < PANEL ? dims[part] - i : PANEL;
             float x[PANEL] = {0};
-            uint8_t code[2 * PANEL];
+            uint8_t code[4 * PANEL]; /* of any type */
             memcpy(x, from + i, (size_t)n * sizeof *x);
             cpu_kv_encode(code, x, dtype, spec->kv.k_scale);
             memcpy(to, code, cpu_kv_bytes(dtype, PANEL));
