@@ -67,3 +67,8 @@ uint32_t crc32_of(uint32_t start, const void *bytes, size_t len)
 {
     return (uint32_t)crc32_z(start, bytes, len);
 }
+
+uint32_t crc32_join(uint32_t first, uint32_t second, size_t second_len)
+{
+    return (uint32_t)crc32_combine(first, second, (z_off_t)second_len);
+}

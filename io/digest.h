@@ -19,5 +19,7 @@ Status sha256_of(const void *bytes, size_t len, uint8_t out[32], Err *e);
 void hex_of(const uint8_t *bytes, size_t n, char *out); /* out: 2n + 1 bytes */
 /* start 0, or the result so far */
 uint32_t crc32_of(uint32_t start, const void *bytes, size_t len);
+/* Of two buffers one after the other, from the CRC of each and the length of the second. */
+uint32_t crc32_join(uint32_t first, uint32_t second, size_t second_len);
 
 #endif

@@ -155,3 +155,18 @@ Status file_append_at(int fd, const char *path, uint64_t offset, size_t len, Str
         return err_set(e, ST_MEMORY, "%.300s: no memory for %zu bytes", path, len);
     return file_read_at(fd, path, offset, end, len, e);
 }
+
+Status file_write_at(int fd, const char *path, uint64_t offset, const void *bytes, size_t len,
+                     Err *e)
+{
+    for (size_t done = 0; done < len;) {
+        ssize_t n = pwrite(fd, (const char *)bytes + done, len - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return err_errno(e, "%.300s: cannot write at byte %llu", path,
+                             (unsigned long long)(offset + done));
+        done += (size_t)n;
+    }
+    return ST_OK;
+}

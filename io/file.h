@@ -27,6 +27,10 @@ Status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t
 /* The same, appended to a buffer. */
 Status file_append_at(int fd, const char *path, uint64_t offset, size_t len, StrBuf *out, Err *e);
 
+/* Exactly these bytes there; ST_IO names path. */
+Status file_write_at(int fd, const char *path, uint64_t offset, const void *bytes, size_t len,
+                     Err *e);
+
 /* A regular file seen through read-only pages: only what is touched is read. Whoever shortens the
  * file meanwhile ends the process with SIGBUS; checkpoints are not rewritten in place. */
 typedef struct FileMap {

@@ -160,6 +160,13 @@ typedef struct FfnSpec { /* y = W2 * act(W13 x + b13) + b2, for each expert of a
     RowFormat inner; /* what act(...) is rounded to before W2; inter a multiple of its columns */
 } FfnSpec;
 
+/* Where the matrices of a bank stand in a file. */
+typedef struct BankFile {
+    int fd;
+    const char *path;       /* for messages */
+    const uint64_t *offset; /* [n_mats] */
+} BankFile;
+
 typedef struct BackendOps {
     const char *name; /* "cpu", "cuda": what --backend takes */
     int act_bytes;
@@ -183,6 +190,14 @@ typedef struct BackendOps {
     Status (*weight_set)(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e);
     void (*weight_destroy)(Backend *b, Weight *w); /* NULL is fine */
     size_t (*weight_bytes)(const Weight *w);
+    /* Banks as files keep them. The layout is a name for the order in which matrices lie, of
+     * weight_mat_bytes each; NULL, and none of the rest, where a backend's banks are not fit to be
+     * kept. weight_save writes every matrix and gives its CRC-32, weight_restore reads them into a
+     * bank of the same shape and layout; ST_INPUT, naming the matrix, where a CRC-32 differs. */
+    const char *(*weight_layout)(const Backend *b);
+    size_t (*weight_mat_bytes)(const Weight *w);
+    Status (*weight_save)(Backend *b, const Weight *w, const BankFile *f, uint32_t *crc, Err *e);
+    Status (*weight_restore)(Backend *b, Weight *w, const BankFile *f, const uint32_t *crc, Err *e);
 
     /* y[r, :] = table[ids[r], :] * scale; y act [n, cols]; 0 <= ids < rows is the caller's
      * promise. */

@@ -174,8 +174,8 @@ INLINE void nibbles_decode(Nibbles codes, int step, NibbleTable t, V w[NIBBLE_ST
 }
 /* MXFP4's values are made as 2^125 times what they are; the scale is then a subtraction from the
  * exponent, which leaves 0 alone because it saturates. So it holds for scale bytes MX_LEAST ..
- * MX_MOST, where no value leaves the normal numbers, and packing has turned code 8 into code 0:
- * adding x * -0 or x * +0 to a sum that began as +0 is the same. */
+ * MX_MOST, where no value leaves the normal numbers, and for all bytes where all codes are 0. Code
+ * 8, which is -0, becomes 0: adding x * -0 or x * +0 to a sum that began as +0 is the same. */
 INLINE MxScale mx_scale(const uint8_t *scales)
 {
     MxScale m;

@@ -192,7 +192,26 @@ void cpu_weight_panels(const Weight *w, int mat, int part, int64_t first, int n,
 /* Row of a lookup bank's only matrix as a tensor of one row. */
 QuantTensor cpu_weight_row(const Weight *w, int64_t row);
 
+/* ST_INPUT or ST_MEMORY where a bank cannot be so. */
+Status cpu_check_shape(const char *name, int n_mats, const WeightPart *parts, int n_parts,
+                       int64_t cols, Err *e);
+/* The parts of a bank and the bytes of one of its matrices. */
+size_t cpu_bank_shape(WeightUse use, const WeightPart *parts, int n_parts, int64_t cols,
+                      CpuPart out[MAX_PARTS]);
+extern const char *const cpu_layouts[N_ISA_LEVELS];
+const char *cpu_weight_layout(const Backend *b);
+size_t cpu_weight_mat_bytes(const Weight *w);
+
+/* transfer_cpu.c */
+Status cpu_weight_save(Backend *b, const Weight *w, const BankFile *f, uint32_t *crc, Err *e);
+Status cpu_weight_restore(Backend *b, Weight *w, const BankFile *f, const uint32_t *crc, Err *e);
+
 /* pack_cpu.c */
+/* ggml's blocks, member by member: where each lies in a block, bytes of an item, items. */
+typedef struct BlockMember {
+    int at, size, n;
+} BlockMember;
+const BlockMember *cpu_block_members(FormatId format, int *n);
 /* The geometry of a part's panels over cols inputs: scale, group_bytes, panel_bytes. */
 void cpu_panel_shape(CpuPart *p, int64_t cols, ScaleType stored);
 /* Fills dst with t's panels. ST_INPUT for codes and scales that mean no number, saying in which

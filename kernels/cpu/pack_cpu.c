@@ -20,7 +20,7 @@ typedef struct PackJob {
     atomic_bool steep;
 } PackJob;
 
-enum { MX_ONE = 127, /* the E8M0 code of 1 */ RUN = 64 };
+enum { RUN = 64 };
 
 static void note_fault(PackJob *job, int64_t row, Fault fault)
 {
@@ -129,7 +129,6 @@ static void pack_nibbles(PackJob *job, int64_t panel, int64_t k, int n, uint8_t 
                          bool any[PANEL])
 {
     const QuantTensor *t = job->t;
-    bool mx = t->format->id == FORMAT_MXFP4;
     for (int r = 0; r < rows_of_panel(job, panel); r++) {
         const uint8_t *src = t->data + (panel * PANEL + r) * t->row_bytes;
         uint8_t codes[RUN];
@@ -137,7 +136,7 @@ static void pack_nibbles(PackJob *job, int64_t panel, int64_t k, int n, uint8_t 
         for (int i = 0; i < n; i++) {
             unsigned byte = src[(k + i) / 2 * t->unit_stride];
             unsigned code = (k + i) % 2 ? byte >> 4 : byte & 15U;
-            codes[i] = (uint8_t)(mx && code == 8 ? 0 : code); /* codes.h: no sum sees it */
+            codes[i] = (uint8_t)code;
             seen |= code & 7U;
         }
         any[r] = any[r] || seen;
@@ -167,16 +166,12 @@ static void pack_groups(PackJob *job, int64_t panel, uint8_t *dst)
                 pack_e4m3(job, panel, k + i, run, dst + PANEL * size + i / 4 * 64);
         }
         for (int r = 0; r < PANEL; r++) {
-            if (r >= rows_of_panel(job, panel)) {
-                if (t->format->id == FORMAT_MXFP4)
-                    dst[r] = MX_ONE;
-                continue;
-            }
+            if (r >= rows_of_panel(job, panel))
+                break;
             float scale = take_scale(job, panel * PANEL + r, k, dst + (size_t)r * size);
             if (t->format->id == FORMAT_MXFP4) {
-                if (!any[r]) /* some writers give such blocks the smallest scale */
-                    dst[r] = MX_ONE;
-                if (dst[r] < MX_LEAST || dst[r] > MX_MOST)
+                /* Some writers give blocks of zeros the smallest scale: those decode anyhow. */
+                if (any[r] && (dst[r] < MX_LEAST || dst[r] > MX_MOST))
                     atomic_store(&job->steep, true);
             } else if (!nibbles && scale >= 0x1p8f) { /* no room for E4M3_OFFSET */
                 atomic_store(&job->steep, true);
@@ -190,12 +185,20 @@ static bool finite_f16(const uint8_t *p)
     return (p[1] & 0x7cU) != 0x7cU;
 }
 
-/* ggml's blocks, member by member: where each lies in a block, bytes of an item, items. */
-typedef struct Member {
-    int at, size, n;
-} Member;
+const BlockMember *cpu_block_members(FormatId format, int *n)
+{
+    /* XXS: a record's four entries, then its signs and scale; eight records. */
+    static const BlockMember q8_0[] = {{0, 2, 1}, {2, 4, 8}},
+                             xs[] = {{0, 2, 1}, {2, 2, 32}, {66, 1, 8}},
+                             xxs[] = {{0, 2, 1},  {2, 1, 4},  {6, 4, 1},  {10, 1, 4}, {14, 4, 1},
+                                      {18, 1, 4}, {22, 4, 1}, {26, 1, 4}, {30, 4, 1}, {34, 1, 4},
+                                      {38, 4, 1}, {42, 1, 4}, {46, 4, 1}, {50, 1, 4}, {54, 4, 1},
+                                      {58, 1, 4}, {62, 4, 1}};
+    *n = format == FORMAT_Q8_0 ? 2 : format == FORMAT_IQ2_XS ? 3 : 17;
+    return format == FORMAT_Q8_0 ? q8_0 : format == FORMAT_IQ2_XS ? xs : xxs;
+}
 
-static void pack_block(PackJob *job, int64_t panel, int64_t block, const Member *member, int n,
+static void pack_block(PackJob *job, int64_t panel, int64_t block, const BlockMember *member, int n,
                        uint8_t *dst)
 {
     const QuantTensor *t = job->t;
@@ -215,15 +218,8 @@ static void pack_block(PackJob *job, int64_t panel, int64_t block, const Member 
 
 static void pack_blocks(PackJob *job, int64_t panel, uint8_t *dst)
 {
-    /* XXS: a record's four entries, then its signs and scale; eight records. */
-    static const Member q8_0[] = {{0, 2, 1}, {2, 4, 8}}, xs[] = {{0, 2, 1}, {2, 2, 32}, {66, 1, 8}},
-                        xxs[] = {{0, 2, 1},  {2, 1, 4},  {6, 4, 1},  {10, 1, 4}, {14, 4, 1},
-                                 {18, 1, 4}, {22, 4, 1}, {26, 1, 4}, {30, 4, 1}, {34, 1, 4},
-                                 {38, 4, 1}, {42, 1, 4}, {46, 4, 1}, {50, 1, 4}, {54, 4, 1},
-                                 {58, 1, 4}, {62, 4, 1}};
-    FormatId id = job->t->format->id;
-    const Member *member = id == FORMAT_Q8_0 ? q8_0 : id == FORMAT_IQ2_XS ? xs : xxs;
-    int n = id == FORMAT_Q8_0 ? 2 : id == FORMAT_IQ2_XS ? 3 : 17;
+    int n;
+    const BlockMember *member = cpu_block_members(job->t->format->id, &n);
     for (int64_t block = 0; block < job->t->cols / job->t->format->unit; block++)
         pack_block(job, panel, block, member, n, dst + (size_t)block * job->part->group_bytes);
 }

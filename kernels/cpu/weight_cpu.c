@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The number changes with the order of bytes in a panel. */
+const char *const cpu_layouts[N_ISA_LEVELS] = {"cpu-scalar-1", "cpu-avx2-1", "cpu-avx512-1"};
+
 static bool scale_fits(FormatId format, ScaleType scale)
 {
     switch (format) {
@@ -46,8 +49,8 @@ static Status check_part(const char *name, int n_mats, const WeightPart *part, i
     return ST_OK;
 }
 
-static Status check_shape(const char *name, int n_mats, const WeightPart *parts, int n_parts,
-                          int64_t cols, Err *e)
+Status cpu_check_shape(const char *name, int n_mats, const WeightPart *parts, int n_parts,
+                       int64_t cols, Err *e)
 {
     if (n_mats < 1 || n_parts < 1 || n_parts > MAX_PARTS || cols < 1 || cols > INT32_MAX)
         return err_set(e, ST_INPUT,
@@ -64,10 +67,37 @@ static Status check_shape(const char *name, int n_mats, const WeightPart *parts,
     return ST_OK;
 }
 
+size_t cpu_bank_shape(WeightUse use, const WeightPart *parts, int n_parts, int64_t cols,
+                      CpuPart out[MAX_PARTS])
+{
+    size_t at = 0;
+    int64_t rows = 0;
+    for (int i = 0; i < n_parts; i++) {
+        CpuPart *p = &out[i];
+        *p = (CpuPart){.format = parts[i].format,
+                       .group = parts[i].group < cols ? parts[i].group : cols,
+                       .rows = parts[i].rows,
+                       .first_row = rows,
+                       .n_panels = (parts[i].rows + PANEL - 1) / PANEL,
+                       .offset = at};
+        if (use == WEIGHT_LOOKUP) {
+            p->scale = parts[i].scale;
+            p->panel_bytes =
+                (size_t)quant_row_bytes(quant_format(p->format), cols, p->group, p->scale);
+        } else {
+            cpu_panel_shape(p, cols, parts[i].scale);
+        }
+        rows += p->rows;
+        size_t bytes = (size_t)(use == WEIGHT_LOOKUP ? p->rows : p->n_panels) * p->panel_bytes;
+        at += PANEL_ALIGN + (bytes + PANEL_ALIGN - 1) / PANEL_ALIGN * PANEL_ALIGN;
+    }
+    return at;
+}
+
 Status cpu_weight_create(Backend *b, const char *name, WeightUse use, int n_mats,
                          const WeightPart *parts, int n_parts, int64_t cols, Weight **out, Err *e)
 {
-    TRY(check_shape(name, n_mats, parts, n_parts, cols, e));
+    TRY(cpu_check_shape(name, n_mats, parts, n_parts, cols, e));
     Weight *w = calloc(1, sizeof *w);
     if (!w)
         return err_set(e, ST_MEMORY, "out of memory: %s", name);
@@ -76,25 +106,10 @@ Status cpu_weight_create(Backend *b, const char *name, WeightUse use, int n_mats
     w->n_mats = n_mats;
     w->n_parts = n_parts;
     w->cols = cols;
+    w->mat_bytes = cpu_bank_shape(use, parts, n_parts, cols, w->part);
     for (int i = 0; i < n_parts; i++) {
-        CpuPart *p = &w->part[i];
-        p->format = parts[i].format;
-        p->group = parts[i].group < cols ? parts[i].group : cols;
-        p->rows = parts[i].rows;
-        p->first_row = w->rows;
-        p->n_panels = (parts[i].rows + PANEL - 1) / PANEL;
-        p->levels = &b->levels;
-        p->offset = w->mat_bytes;
-        if (use == WEIGHT_LOOKUP) {
-            p->scale = parts[i].scale;
-            p->panel_bytes =
-                (size_t)quant_row_bytes(quant_format(p->format), cols, p->group, p->scale);
-        } else {
-            cpu_panel_shape(p, cols, parts[i].scale);
-        }
-        w->rows += p->rows;
-        size_t bytes = (size_t)(use == WEIGHT_LOOKUP ? p->rows : p->n_panels) * p->panel_bytes;
-        w->mat_bytes += PANEL_ALIGN + (bytes + PANEL_ALIGN - 1) / PANEL_ALIGN * PANEL_ALIGN;
+        w->part[i].levels = &b->levels;
+        w->rows += w->part[i].rows;
     }
     void *data;
     Status st = cpu_alloc(b, (size_t)n_mats * w->mat_bytes, name, &data, e);
@@ -113,6 +128,16 @@ void cpu_weight_destroy(Backend *b, Weight *w)
         return;
     cpu_release(b, w->data);
     free(w);
+}
+
+size_t cpu_weight_mat_bytes(const Weight *w)
+{
+    return w->mat_bytes;
+}
+
+const char *cpu_weight_layout(const Backend *b)
+{
+    return cpu_layouts[b->kernels->isa];
 }
 
 size_t cpu_weight_bytes(const Weight *w)
