@@ -1,6 +1,8 @@
 /* io/file.c - see file.h. */
 #include "io/file.h"
 
+#include "io/pack_file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,7 +23,9 @@ Status file_join(char *out, const char *dir, const char *name, Err *e)
 bool file_exists(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    if (stat(path, &st) == 0)
+        return S_ISREG(st.st_mode);
+    return errno == ENOTDIR && pack_file_has(path);
 }
 
 /* Opens a regular file for reading; *fd is -1 unless the result is ST_OK. */
@@ -68,6 +72,8 @@ Status file_read(const char *path, size_t limit, char **out, size_t *len, Err *e
     size_t bytes = 0;
     *out = NULL;
     *len = 0;
+    if (access(path, F_OK) != 0 && errno == ENOTDIR)
+        return pack_file_read(path, limit, out, len, e);
     TRY(open_regular(path, &fd, &bytes, e));
     Status st = ST_OK;
     char *text = NULL;

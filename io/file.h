@@ -14,10 +14,11 @@ enum { FILE_PATH_MAX = 4096 };
 /* DIR/NAME in out[FILE_PATH_MAX]; ST_USAGE when it does not fit. */
 Status file_join(char *out, const char *dir, const char *name, Err *e);
 
-/* True when path names a regular file (or a link to one). */
+/* True when path names a regular file (or a link to one), also as "PACK/NAME" one that is kept in a
+ * pack (pack_file.h). */
 bool file_exists(const char *path);
 
-/* Reads a regular file of at most limit bytes. *out is NUL-terminated (the NUL is not counted in
+/* Reads a regular file, or one in a pack, of at most limit bytes. *out is NUL-terminated (the NUL is not counted in
  * *len) and belongs to the caller, who frees it. Messages name the path. */
 Status file_read(const char *path, size_t limit, char **out, size_t *len, Err *e);
 

@@ -230,24 +230,30 @@ static uint64_t read_le64(const uint8_t *b)
 
 Status safetensors_parse(const uint8_t *file, size_t len, SafeTensors *out, Err *e)
 {
+    return safetensors_parse_header(file, len, file, len, out, e);
+}
+
+Status safetensors_parse_header(const uint8_t *header_bytes, size_t header_len, const uint8_t *file,
+                                size_t len, SafeTensors *out, Err *e)
+{
     Arena scratch = {0};
     JsonValue *header;
     Status st = ST_OK;
     *out = (SafeTensors){0};
-    if (len < 8)
+    if (len < 8 || header_len < 8)
         return err_set(e, ST_INPUT, "%zu bytes, a safetensors file has at least 8", len);
-    uint64_t n = read_le64(file);
+    uint64_t n = read_le64(header_bytes);
     if (n > MAX_HEADER_BYTES)
         return err_set(e, ST_INPUT, "header of %llu bytes, at most %d expected",
                        (unsigned long long)n, MAX_HEADER_BYTES);
-    if (n > len - 8)
+    if (n > len - 8 || n > header_len - 8)
         return err_set(e, ST_INPUT, "header of %llu bytes, but only %zu bytes follow",
                        (unsigned long long)n, len - 8);
-    if (n == 0 || file[8] != '{')
+    if (n == 0 || header_bytes[8] != '{')
         return err_set(e, ST_INPUT, "the header does not start with {");
     Parser p = {.data = file + 8 + n, .data_len = len - 8 - n, .out = out, .e = e};
     out->header_bytes = (int64_t)(8 + n);
-    st = json_parse((const char *)file + 8, (size_t)n, &scratch, &header, e);
+    st = json_parse((const char *)header_bytes + 8, (size_t)n, &scratch, &header, e);
     if (st != ST_OK) {
         err_in(e, "header");
         goto fail;

@@ -60,6 +60,10 @@ typedef struct SafeTensors {
 /* file[0..len): the whole file (a mapping will do: only the header is touched). entries[].data
  * points into it. Messages name the tensor; the caller adds the file. */
 Status safetensors_parse(const uint8_t *file, size_t len, SafeTensors *out, Err *e);
+/* The same from a copy of the header alone: header[0..header_len) begins a file of file_len bytes,
+ * which would lie at file; nothing there is touched. */
+Status safetensors_parse_header(const uint8_t *header, size_t header_len, const uint8_t *file,
+                                size_t file_len, SafeTensors *out, Err *e);
 void safetensors_free(SafeTensors *s); /* all zero is fine, and so is twice */
 
 #endif

@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { MAX_INDEX_BYTES = 256 << 20, MAX_PARTS_OF_SET = 1 << 16 };
 
@@ -154,12 +155,100 @@ static Status open_parts(const char *dir, TensorSet *s, Index *x, Err *e)
     return st;
 }
 
+/* --- packs --- */
+
+static int place_order(const void *key, const void *place)
+{
+    int64_t tensor = *(const int64_t *)key, at = ((const PackPlace *)place)->tensor;
+    return (tensor > at) - (tensor < at);
+}
+
+const PackPlace *tensor_set_places(const TensorSet *s, const TensorEntry *t, int64_t *n)
+{
+    const TensorPart *p = &s->parts[t->part];
+    *n = 0;
+    if (!p->kept || p->kept->n_places == 0)
+        return NULL;
+    const PackPlace *all = p->kept->places;
+    int64_t tensor = t - p->header.entries;
+    const PackPlace *at =
+        bsearch(&tensor, all, (size_t)p->kept->n_places, sizeof *all, place_order);
+    if (!at)
+        return NULL;
+    while (at > all && at[-1].tensor == tensor)
+        at--;
+    while (at + *n < all + p->kept->n_places && at[*n].tensor == tensor)
+        ++*n;
+    return at;
+}
+
+/* The header is that of a whole file; what of it is here is told by the places. */
+static Status add_kept_part(TensorSet *s, const PackPart *kept, Err *e)
+{
+    TensorPart *p = &s->parts[s->n_parts];
+    *p = (TensorPart){.name = kept->name, .kept = kept};
+    s->n_parts++;
+    void *reserved = mmap(NULL, (size_t)kept->file_bytes, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (kept->file_bytes <= 0 || reserved == MAP_FAILED)
+        return err_errno(e, "%s: addresses for %lld bytes", kept->name,
+                         (long long)kept->file_bytes);
+    p->reserved = reserved;
+    if (safetensors_parse_header(kept->header, (size_t)kept->header_bytes, p->reserved,
+                                 (size_t)kept->file_bytes, &p->header, e) != ST_OK)
+        return err_in(e, "%s: %s", s->pack->path, kept->name);
+    if (p->header.n != kept->n_tensors)
+        return err_set(e, ST_INPUT, "%s: %s: %d tensors, but checksums of %lld", s->pack->path,
+                       kept->name, p->header.n, (long long)kept->n_tensors);
+    p->state = calloc((size_t)p->header.n + 1, sizeof *p->state);
+    if (!p->state)
+        return err_set(e, ST_MEMORY, "not enough memory for %d tensors", p->header.n);
+    int64_t at = 0;
+    for (int i = 0; i < p->header.n; i++) {
+        TensorEntry *t = &p->header.entries[i];
+        int64_t n;
+        t->part = s->n_parts - 1;
+        (void)tensor_set_places(s, t, &n);
+        if (n > 0)
+            continue;
+        t->data = kept->data + at;
+        at += (t->bytes + 15) / 16 * 16;
+    }
+    if (at != kept->data_bytes)
+        return err_set(e, ST_INPUT, "%s: %s: %lld bytes of tensors, expected %lld", s->pack->path,
+                       kept->name, (long long)kept->data_bytes, (long long)at);
+    return ST_OK;
+}
+
+static Status open_pack(const char *path, TensorSet *s, Err *e)
+{
+    s->pack = malloc(sizeof *s->pack);
+    if (!s->pack)
+        return err_set(e, ST_MEMORY, "not enough memory for a pack");
+    Status st = pack_file_open(path, s->pack, e);
+    if (st != ST_OK) {
+        free(s->pack);
+        s->pack = NULL;
+        return st;
+    }
+    s->parts = calloc((size_t)s->pack->n_parts + 1, sizeof *s->parts);
+    if (!s->parts)
+        return err_set(e, ST_MEMORY, "not enough memory for %d parts", s->pack->n_parts);
+    for (int i = 0; i < s->pack->n_parts; i++)
+        TRY(add_kept_part(s, &s->pack->parts[i], e));
+    return gather(s, e);
+}
+
 Status tensor_set_open(const char *dir, TensorSet *out, Err *e)
 {
     char path[FILE_PATH_MAX];
     Index x = {0};
     Status st = ST_OK;
     *out = (TensorSet){.list_name = SINGLE};
+    if (pack_file_is(dir)) {
+        TRY_GOTO(open_pack(dir, out, e));
+        return ST_OK;
+    }
     TRY_GOTO(file_join(path, dir, INDEX, e));
     bool sharded = file_exists(path);
     TRY_GOTO(file_join(path, dir, SINGLE, e));
@@ -200,7 +289,13 @@ void tensor_set_close(TensorSet *s)
     for (int p = 0; p < s->n_parts; p++) {
         safetensors_free(&s->parts[p].header);
         file_unmap(&s->parts[p].map);
+        if (s->parts[p].reserved)
+            munmap(s->parts[p].reserved, (size_t)s->parts[p].kept->file_bytes);
+        free(s->parts[p].state);
     }
+    if (s->pack)
+        pack_file_close(s->pack);
+    free(s->pack);
     free(s->parts);
     free(s->entries);
     name_table_free(&s->names);

@@ -1,5 +1,6 @@
 /* io/tokenizer_files.c - which files of a model directory make its tokenizer. */
 #include "io/file.h"
+#include "io/pack_file.h"
 #include "io/tokenizer.h"
 
 #include <dirent.h>
@@ -25,26 +26,45 @@ static const char *base_name(const char *path)
 }
 
 /* The one *.tiktoken of dir. */
+/* One file of the directory: the vocabulary, if it is one and the first. */
+static Status try_ranks(const char *dir, const char *file, char *name, Err *e)
+{
+    char path[FILE_PATH_MAX];
+    size_t len = strlen(file);
+    if (!is_ranks(file) || len >= TOKENIZER_NAME_MAX)
+        return ST_OK;
+    TRY(file_join(path, dir, file, e));
+    if (!file_exists(path))
+        return ST_OK;
+    if (*name)
+        return err_set(e, ST_INPUT, "%s: which of %s and %s is the vocabulary?", dir, name, file);
+    memcpy(name, file, len + 1);
+    return ST_OK;
+}
+
+static Status find_ranks_in_pack(const char *pack, char *name, Err *e)
+{
+    char **names;
+    int n;
+    TRY(pack_file_names(pack, &names, &n, e));
+    Status st = ST_OK;
+    for (int i = 0; i < n && st == ST_OK; i++)
+        st = try_ranks(pack, names[i], name, e);
+    free(names);
+    return st;
+}
+
 static Status find_ranks(const char *dir, char *name, Err *e)
 {
+    if (pack_file_is(dir))
+        return find_ranks_in_pack(dir, name, e);
     DIR *d = opendir(dir);
     if (!d)
         return err_errno(e, "%s", dir);
     Status st = ST_OK;
     errno = 0;
-    for (struct dirent *entry; st == ST_OK && (entry = readdir(d)); errno = 0) {
-        char path[FILE_PATH_MAX];
-        size_t len = strlen(entry->d_name);
-        if (!is_ranks(entry->d_name) || len >= TOKENIZER_NAME_MAX)
-            continue;
-        st = file_join(path, dir, entry->d_name, e);
-        if (st == ST_OK && file_exists(path)) {
-            if (*name)
-                st = err_set(e, ST_INPUT, "%s: which of %s and %s is the vocabulary?", dir, name,
-                             entry->d_name);
-            memcpy(name, entry->d_name, len + 1);
-        }
-    }
+    for (struct dirent *entry; st == ST_OK && (entry = readdir(d)); errno = 0)
+        st = try_ranks(dir, entry->d_name, name, e);
     if (st == ST_OK && errno)
         st = err_errno(e, "%s", dir);
     closedir(d);
@@ -96,7 +116,7 @@ Status tokenizer_load(const char *path, Tokenizer **out, Err *e)
     *out = NULL;
     if (stat(path, &info) != 0)
         return err_errno(e, "%s", path);
-    if (!S_ISDIR(info.st_mode))
+    if (!S_ISDIR(info.st_mode) && !pack_file_is(path))
         return load_files(path, "", out, e);
     TRY(tokenizer_vocab_file(path, name, e));
     if (!*name)
