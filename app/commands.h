@@ -16,6 +16,7 @@ int cmd_score(int argc, char **argv);
 int cmd_perplexity(int argc, char **argv);
 int cmd_quantize(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_pack(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_version(void);
 

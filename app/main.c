@@ -15,6 +15,7 @@ static const struct Command {
     {"perplexity", cmd_perplexity, "perplexity of a text file"},
     {"quantize", cmd_quantize, "write a checkpoint in another format"},
     {"inspect", cmd_inspect, "what a checkpoint is and what it takes"},
+    {"pack", cmd_pack, "a checkpoint as one file that loads fast"},
     {"tokenize", cmd_tokenize, "texts to token ids and back"},
 };
 

@@ -182,7 +182,9 @@ static Status get_attribute(H5In *h, const char *object, const char *name, hid_t
 Status h5_get_text(H5In *h, const char *object, const char *name, char *out, size_t cap, Err *e)
 {
     memset(out, 0, cap);
-    return get_attribute(h, object, name, -1, out, cap - 1, 1, e);
+    TRY(get_attribute(h, object, name, -1, out, cap, 1, e));
+    out[cap - 1] = 0;
+    return ST_OK;
 }
 
 Status h5_get_int64(H5In *h, const char *object, const char *name, int64_t *values, int n, Err *e)

@@ -3,6 +3,7 @@
 
 #include "io/clock.h"
 #include "io/log.h"
+#include "io/pack_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,9 +12,16 @@
 
 enum { ROUND_BYTES = 256 << 20, LOGITS_BYTES = 64 << 20 };
 
-/* "dir/name///" -> "name". */
+/* "dir/name///" -> "name"; of a pack, that of the directory it was made from. */
 static void base_name(const char *path, char *out, size_t cap)
 {
+    PackFile pack;
+    Err e;
+    if (pack_file_is(path) && pack_file_open(path, &pack, &e) == ST_OK) {
+        snprintf(out, cap, "%s", pack.model_name);
+        pack_file_close(&pack);
+        return;
+    }
     char full[4096];
     if (!realpath(path, full))
         snprintf(full, sizeof full, "%s", path);

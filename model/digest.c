@@ -117,12 +117,24 @@ static Status finish(Sha256 *s, char *hex, Err *e)
     return ST_OK;
 }
 
+/* A pack is the model that it was made from. */
+static Status digest_of_pack(const char *path, char *hex, Err *e)
+{
+    PackFile pack;
+    TRY(pack_file_open(path, &pack, e));
+    memcpy(hex, pack.model_digest, sizeof pack.model_digest);
+    pack_file_close(&pack);
+    return ST_OK;
+}
+
 Status weights_digest(const char *dir, char *hex, Err *e)
 {
     static const char *const names[] = {
         "config.json",    "hf_quant_config.json",  "generation_config.json",
         "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
     Sha256 *s;
+    if (pack_file_is(dir))
+        return digest_of_pack(dir, hex, e);
     TRY(sha256_create(&s, e));
     Status st;
     TRY_GOTO(add_files(s, dir, names, sizeof names / sizeof *names, e));

@@ -1,6 +1,8 @@
 /* model/linear.c - see linear.h. */
 #include "model/linear.h"
 
+#include "model/kept.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -21,6 +23,7 @@ static float value_at(const TensorEntry *t, int64_t which)
 static Status positive(const TensorSet *files, const TensorEntry *t, int64_t which, float *out,
                        Err *e)
 {
+    TRY(kept_need(files, t, e));
     *out = value_at(t, which);
     if (!isfinite(*out) || *out <= 0)
         return err_set(e, ST_INPUT, "%s: tensor \"%.200s\": scale %g, expected a positive number",
@@ -37,6 +40,15 @@ static Status expert_scalar(const TensorSet *files, const TensorEntry *t, int ex
 
 Status linear_view(const TensorSet *files, const LinearTensors *t, int expert, QuantTensor *out,
                    Err *e)
+{
+    TRY(kept_need(files, t->weight, e));
+    if (t->scale)
+        TRY(kept_need(files, t->scale, e));
+    return linear_where(files, t, expert, out, e);
+}
+
+Status linear_where(const TensorSet *files, const LinearTensors *t, int expert, QuantTensor *out,
+                    Err *e)
 {
     *out = t->q;
     out->data += expert * t->expert_bytes;
@@ -131,6 +143,7 @@ QuantTensor linear_plain(const TensorEntry *t, int64_t rows, int64_t cols)
 
 Status linear_kv_scale(const TensorSet *files, const TensorEntry *t, float *out, Err *e)
 {
+    TRY(kept_need(files, t, e));
     if (value_at(t, 0) == -1.0f) {
         *out = 1.0f;
         return ST_OK;

@@ -17,7 +17,11 @@ typedef struct LinearTensors {
     int64_t expert_bytes, expert_scale_bytes; /* from an expert to the next in a stack */
 } LinearTensors;
 
-/* The matrix of an expert (0 where there is no stack), its tensor's scale read and checked. */
+/* Where the matrix of an expert (0 where there is no stack) lies, its tensor's scale read and
+ * checked; of a pack, codes and block scales may not be there yet (model/kept.h). */
+Status linear_where(const TensorSet *files, const LinearTensors *t, int expert, QuantTensor *out,
+                    Err *e);
+/* The same, to be read. */
 Status linear_view(const TensorSet *files, const LinearTensors *t, int expert, QuantTensor *out,
                    Err *e);
 /* Rows first, first + step, ... of a view, n of them. step > 1 only where scale_rows is 1. */

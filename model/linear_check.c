@@ -4,6 +4,8 @@
  * that looking once is cheap. */
 #include "model/linear.h"
 
+#include "model/kept.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -105,6 +107,9 @@ static Status check_shape(const TensorSet *files, const LinearTensors *t, Err *e
 
 Status linear_check_codes(const TensorSet *files, const LinearTensors *t, int expert, Err *e)
 {
+    TRY(kept_need(files, t->weight, e));
+    if (t->shape)
+        TRY(kept_need(files, t->shape, e));
     const TensorEntry *w = t->weight;
     const NotFinite *f = NULL;
     switch (t->q.format->id) {

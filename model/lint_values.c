@@ -3,6 +3,7 @@
 #include "model/lint_internal.h"
 
 #include "io/digest.h"
+#include "model/kept.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -139,6 +140,7 @@ void lint_module(const Checkpoint *c, const Module *m, StrBuf *out, uint32_t *cr
 {
     float most = 0, *row = malloc((size_t)m->t->q.cols * sizeof *row);
     bool sound = true;
+    Err e;
     if (!row) {
         out->failed = true;
         return;
@@ -157,7 +159,8 @@ void lint_module(const Checkpoint *c, const Module *m, StrBuf *out, uint32_t *cr
     if (sound)
         check_size(c, m, most, out);
     check_input(c, m, out);
-    *crc = crc_of(m->t->weight);
+    *crc = failed(kept_need(&c->files, m->t->weight, &e), &e, out) ? 0 : crc_of(m->t->weight);
+    kept_drop(&c->files, m->t->weight);
     free(row);
 }
 
@@ -165,6 +168,9 @@ void lint_vector(const Checkpoint *c, const TensorEntry *t, StrBuf *out)
 {
     int size = dtype_bytes(t->dtype);
     QuantTensor q = linear_plain(t, 1, t->bytes / size);
+    Err e;
+    if (failed(kept_need(&c->files, t, &e), &e, out))
+        return;
     for (int64_t i = 0; i < q.cols; i++) {
         float v;
         q.format->decode(&q, 0, i, 1, &v);

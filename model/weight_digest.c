@@ -2,6 +2,7 @@
 #include "model/weight_digest.h"
 
 #include "io/digest.h"
+#include "model/kept.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,7 @@ Status weight_digest(const Checkpoint *c, const Module *m, uint8_t out[32], Err 
     }
     st = sha256_end(s, out, e);
 fail:
+    kept_drop(&c->files, m->t->weight);
     free(all);
     free(line);
     sha256_free(s);

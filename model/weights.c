@@ -6,6 +6,8 @@
 #include "model/weights.h"
 
 #include "model/checkpoint.h"
+#include "model/keeper.h"
+#include "model/kept.h"
 #include "model/online.h"
 
 #include <math.h>
@@ -20,7 +22,9 @@ typedef struct Loader {
     const Placement *placement;
     int rank, n_local; /* experts of this rank, per layer */
     Weights *w;
-    int64_t *account; /* dense_bytes or expert_bytes: what is being loaded now */
+    int64_t *account;   /* dense_bytes or expert_bytes: what is being loaded now */
+    bool kept;          /* the files are a pack in this backend's layout: banks are read whole */
+    BankKeeper *keeper; /* NULL, or who takes each bank when it is full */
     OnlineEncoder online;
     Err *e;
 } Loader;
@@ -33,11 +37,13 @@ static Status in_tensor(const Loader *l, const TensorEntry *t)
 /* --- vectors --- */
 
 /* n values of t from value first on, as float32. */
-static void read_values(Loader *l, const TensorEntry *t, int64_t first, int64_t n, float *out)
+static Status read_values(Loader *l, const TensorEntry *t, int64_t first, int64_t n, float *out)
 {
+    TRY(kept_need(&l->c->files, t, l->e));
     QuantTensor row = linear_plain(t, 1, first + n);
     row.format->decode(&row, 0, first, n, out);
     l->w->bytes_read += n * dtype_bytes(t->dtype);
+    return ST_OK;
 }
 
 /* Takes backend memory for n values and puts them there. */
@@ -80,11 +86,12 @@ static Status load_vector(Loader *l, const char *what, const TensorEntry *const 
     float *values = malloc((size_t)n * sizeof *values);
     if (!values)
         return err_set(l->e, ST_MEMORY, "not enough memory for %s", what);
+    Status st = ST_OK;
     for (int i = 0; i < n_parts; i++) {
-        read_values(l, parts[i], 0, n_values(parts[i]), values + at);
+        if (st == ST_OK)
+            st = read_values(l, parts[i], 0, n_values(parts[i]), values + at);
         at += n_values(parts[i]);
     }
-    Status st = ST_OK;
     for (int i = n_parts - 1; i >= 0 && st == ST_OK; i--) {
         at -= n_values(parts[i]);
         st = check_vector(l, parts[i], values + at);
@@ -105,20 +112,53 @@ static Status load_one_vector(Loader *l, const char *what, const TensorEntry *t,
 static Status set_part(Loader *l, Weight *w, int mat, int part, const QuantTensor *q,
                        const TensorEntry *t)
 {
+    if (l->keeper && !keeper_wants(l->keeper, w, mat, part, q, t))
+        return ST_OK;
     if (l->w->ops->weight_set(l->w->backend, w, mat, part, q, l->e) != ST_OK)
         return in_tensor(l, t);
     l->w->bytes_read += q->rows * quant_row_bytes(q->format, q->cols, q->group, q->scale_type);
     return ST_OK;
 }
 
-static Status create_bank(Loader *l, const char *name, WeightUse use, int n_mats,
-                          const WeightPart *parts, int n_parts, int64_t cols, Weight **out)
+static Status read_bank(Loader *l, const NewBank *want, Weight *w)
+{
+    const TensorSet *files = &l->c->files;
+    const PackBank *bank = kept_bank(files, l->w->ops, l->w->backend, want->name);
+    bool same = bank && bank->n_parts == want->n_parts && bank->n_mats == want->n_all;
+    for (int i = 0; same && i < want->n_parts; i++)
+        same = bank->part[i].format == (int64_t)want->parts[i].format &&
+               bank->part[i].rows == want->parts[i].rows &&
+               bank->part[i].group == want->parts[i].group &&
+               bank->part[i].scale == (int64_t)want->parts[i].scale;
+    if (!same)
+        return err_set(l->e, ST_INPUT, "%s: %s: is not the bank that config.json asks for",
+                       files->pack->path, want->name);
+    l->w->bytes_read += (int64_t)l->w->ops->weight_bytes(w);
+    return kept_restore(files, bank, l->w->ops, l->w->backend, w, want->mats, want->n_mats, l->e);
+}
+
+/* The new bank is empty, or whole where l->kept. */
+static Status create_bank(Loader *l, const NewBank *bank, Weight **out)
 {
     Weights *w = l->w;
     *out = NULL;
-    TRY(w->ops->weight_create(w->backend, name, use, n_mats, parts, n_parts, cols, out, l->e));
+    TRY(w->ops->weight_create(w->backend, bank->name, bank->use, bank->n_mats, bank->parts,
+                              bank->n_parts, bank->cols, out, l->e));
     *l->account += (int64_t)w->ops->weight_bytes(*out);
-    return ST_OK;
+    if (l->keeper)
+        return keeper_begin(l->keeper, bank, *out, l->e);
+    return l->kept ? read_bank(l, bank, *out) : ST_OK;
+}
+
+/* The bank has all its values: a keeper takes it away. */
+static Status finish_bank(Loader *l, Weight **w)
+{
+    if (!l->keeper)
+        return ST_OK;
+    Status st = keeper_take(l->keeper, *w, l->e);
+    l->w->ops->weight_destroy(l->w->backend, *w);
+    *w = NULL;
+    return st;
 }
 
 /* --- activations --- */
@@ -182,6 +222,8 @@ static Status set_online(Loader *l, Weight *w, int mat, const LinearTensors *con
 static Status set_view(Loader *l, Weight *w, int mat, int part, const LinearTensors *t,
                        const QuantTensor *view, int expert, int64_t first, int64_t step)
 {
+    if (l->keeper && !keeper_reads(l->keeper, w))
+        return set_part(l, w, mat, part, view, t->weight);
     if (first == 0) /* gate and up in one tensor are looked at together */
         TRY(linear_check_codes(&l->c->files, t, expert, l->e));
     TRY(linear_check_scales(&l->c->files, t, expert, view, first, step, l->e));
@@ -193,6 +235,20 @@ static void prefetch(const LinearTensors *t)
     file_will_need(t->weight->data, (size_t)t->weight->bytes);
 }
 
+static Status fill_linear(Loader *l, const LinearTensors *const *tensors, int n_parts, Weight *w)
+{
+    QuantTensor views[MAX_PARTS];
+    for (int i = 0; i < n_parts; i++)
+        TRY(linear_view(&l->c->files, tensors[i], 0, &views[i], l->e));
+    if (is_online(l, tensors[0]))
+        TRY(set_online(l, w, 0, tensors, views, n_parts));
+    for (int i = 0; i < n_parts && !is_online(l, tensors[0]); i++)
+        TRY(set_view(l, w, 0, i, tensors[i], &views[i], 0, 0, 1));
+    for (int i = 0; i < n_parts; i++)
+        kept_drop(&l->c->files, tensors[i]->weight);
+    return ST_OK;
+}
+
 /* One matrix of up to MAX_PARTS stored ones, stacked on the output side. */
 static Status load_linear(Loader *l, const char *name, WeightUse use,
                           const LinearTensors *const *tensors, int n_parts, Linear *out)
@@ -200,19 +256,17 @@ static Status load_linear(Loader *l, const char *name, WeightUse use,
     WeightPart parts[MAX_PARTS];
     *out = (Linear){.n_parts = n_parts, .cols = (int)tensors[0]->q.cols};
     for (int i = 0; i < n_parts; i++) {
-        prefetch(tensors[i]);
+        if (!l->kept)
+            prefetch(tensors[i]);
         parts[i] = part_of(l, tensors[i], &tensors[i]->q);
         TRY(rows_of(l, tensors[i], &out->rows[i]));
     }
-    TRY(create_bank(l, name, use, 1, parts, n_parts, tensors[0]->q.cols, &out->w));
-    QuantTensor views[MAX_PARTS];
-    for (int i = 0; i < n_parts; i++)
-        TRY(linear_view(&l->c->files, tensors[i], 0, &views[i], l->e));
-    if (is_online(l, tensors[0]))
-        return set_online(l, out->w, 0, tensors, views, n_parts);
-    for (int i = 0; i < n_parts; i++)
-        TRY(set_view(l, out->w, 0, i, tensors[i], &views[i], 0, 0, 1));
-    return ST_OK;
+    static const int only = 0;
+    NewBank bank = {name, use, &only, 1, 1, false, parts, n_parts, tensors[0]->q.cols};
+    TRY(create_bank(l, &bank, &out->w));
+    if (!l->kept)
+        TRY(fill_linear(l, tensors, n_parts, out->w));
+    return finish_bank(l, &out->w);
 }
 
 /* --- experts --- */
@@ -224,7 +278,11 @@ typedef struct ExpertView {
     int64_t first[3], step[3]; /* rows of the stored matrix that the view has */
 } ExpertView;
 
-static Status view_expert(Loader *l, const ExpertTensors *t, int i, ExpertView *out)
+/* where: linear_view, or linear_where where only shapes matter. */
+static Status view_expert(Loader *l, const ExpertTensors *t, int i,
+                          Status (*where)(const TensorSet *, const LinearTensors *, int,
+                                          QuantTensor *, Err *),
+                          ExpertView *out)
 {
     const TensorSet *files = &l->c->files;
     *out = (ExpertView){.step = {1, 1, 1}};
@@ -232,20 +290,20 @@ static Status view_expert(Loader *l, const ExpertTensors *t, int i, ExpertView *
         const LinearTensors *const from[] = {&t->gate[i], &t->up[i], &t->down[i]};
         for (int p = 0; p < 3; p++) {
             out->from[p] = from[p];
-            TRY(linear_view(files, from[p], 0, &out->q[p], l->e));
+            TRY(where(files, from[p], 0, &out->q[p], l->e));
         }
         return ST_OK;
     }
     int64_t inter = l->arch->moe_inter;
     QuantTensor both;
-    TRY(linear_view(files, &t->gate_up, i, &both, l->e));
+    TRY(where(files, &t->gate_up, i, &both, l->e));
     out->from[0] = out->from[1] = &t->gate_up;
     out->from[2] = &t->stacked_down;
     out->first[1] = t->interleaved ? 1 : inter;
     out->step[0] = out->step[1] = t->interleaved ? 2 : 1;
     for (int p = 0; p < 2; p++)
         out->q[p] = linear_rows(&both, out->first[p], out->step[p], inter);
-    return linear_view(files, &t->stacked_down, i, &out->q[2], l->e);
+    return where(files, &t->stacked_down, i, &out->q[2], l->e);
 }
 
 /* Expert i's share of a stack. */
@@ -360,12 +418,12 @@ static Status load_expert_biases(Loader *l, const ExpertTensors *t, FfnSpec *spe
     for (int k = 0; k < l->n_local; k++) {
         int expert = placement_expert(l->placement, l->rank, k);
         float *gate = b13 + 2 * inter * k, *up = gate + inter;
-        read_values(l, t->gate_up_bias, 2 * inter * expert, 2 * inter, mixed);
+        TRY_GOTO(read_values(l, t->gate_up_bias, 2 * inter * expert, 2 * inter, mixed));
         for (int64_t r = 0; r < inter; r++) {
             gate[r] = mixed[2 * r];
             up[r] = mixed[2 * r + 1];
         }
-        read_values(l, t->down_bias, hidden * expert, hidden, b2 + hidden * k);
+        TRY_GOTO(read_values(l, t->down_bias, hidden * expert, hidden, b2 + hidden * k));
     }
     TRY_GOTO(place_values(l, "expert biases", b13, l->n_local * 2 * inter, &placed));
     spec->b13 = placed;
@@ -378,47 +436,83 @@ fail:
     return st;
 }
 
+static void drop_expert(Loader *l, const ExpertTensors *t, const ExpertView *v)
+{
+    for (int p = 0; p < 3 && !t->stacked; p++)
+        kept_drop(&l->c->files, v->from[p]->weight);
+}
+
 static Status set_expert(Loader *l, const ExpertTensors *t, Weight *w13, Weight *w2, int k,
                          int expert)
 {
     Weight *const banks[] = {w13, w13, w2};
     ExpertView v;
-    TRY(view_expert(l, t, expert, &v));
+    TRY(view_expert(l, t, expert, linear_view, &v));
     if (is_online(l, v.from[0])) {
         TRY(set_online(l, w13, k, v.from, v.q, 2));
-        return set_online(l, w2, k, v.from + 2, v.q + 2, 1);
+        TRY(set_online(l, w2, k, v.from + 2, v.q + 2, 1));
+        drop_expert(l, t, &v);
+        return ST_OK;
     }
     for (int p = 0; p < 3; p++)
         TRY(set_view(l, banks[p], k, p == 1, v.from[p], &v.q[p], expert, v.first[p], v.step[p]));
+    drop_expert(l, t, &v);
     return ST_OK;
+}
+
+/* mats: this rank's experts. */
+static Status fill_experts(Loader *l, int layer, const ExpertTensors *t, const int *mats,
+                           FfnSpec *spec)
+{
+    const Arch *a = l->arch;
+    int n = l->n_local, n_all = a->router.n_experts;
+    char name[64];
+    Weight *w13 = NULL, *w2 = NULL;
+    ExpertView v;
+    Status st = ST_OK;
+    TRY(view_expert(l, t, 0, linear_where, &v));
+    WeightPart gate_up[] = {part_of(l, v.from[0], &v.q[0]), part_of(l, v.from[1], &v.q[1])};
+    WeightPart down = part_of(l, v.from[2], &v.q[2]);
+    snprintf(name, sizeof name, "layers.%d.experts.gate_up", layer);
+    NewBank bank = {name, WEIGHT_MATMUL, mats, n, n_all, true, gate_up, 2, a->hidden};
+    TRY_GOTO(create_bank(l, &bank, &w13));
+    snprintf(name, sizeof name, "layers.%d.experts.down", layer);
+    bank = (NewBank){name, WEIGHT_MATMUL, mats, n, n_all, true, &down, 1, a->moe_inter};
+    TRY_GOTO(create_bank(l, &bank, &w2));
+    for (int k = 0; k < n && !l->kept; k++) {
+        if (k + 1 < n)
+            prefetch_expert(t, mats[k + 1]);
+        TRY_GOTO(set_expert(l, t, w13, w2, k, mats[k]));
+    }
+    if (t->stacked) {
+        kept_drop(&l->c->files, t->gate_up.weight);
+        kept_drop(&l->c->files, t->stacked_down.weight);
+    }
+    TRY_GOTO(finish_bank(l, &w13));
+    TRY_GOTO(finish_bank(l, &w2));
+fail:
+    spec->w13 = w13;
+    spec->w2 = w2;
+    return st;
 }
 
 static Status load_experts(Loader *l, int layer, const ExpertTensors *t, LayerWeights *out)
 {
     const Arch *a = l->arch;
     FfnSpec *spec = &out->experts;
-    char name[64];
-    Weight *w13, *w2;
     count_missing(l, t);
     TRY(expert_rows(l, t, 0, 2, &out->expert_rows));
     TRY(expert_rows(l, t, 2, 3, &spec->inner));
     if (l->n_local == 0)
         return ST_OK;
-    ExpertView v;
-    TRY(view_expert(l, t, 0, &v));
-    WeightPart gate_up[] = {part_of(l, v.from[0], &v.q[0]), part_of(l, v.from[1], &v.q[1])};
-    WeightPart down = part_of(l, v.from[2], &v.q[2]);
-    snprintf(name, sizeof name, "layers.%d.experts.gate_up", layer);
-    TRY(create_bank(l, name, WEIGHT_MATMUL, l->n_local, gate_up, 2, a->hidden, &w13));
-    spec->w13 = w13;
-    snprintf(name, sizeof name, "layers.%d.experts.down", layer);
-    TRY(create_bank(l, name, WEIGHT_MATMUL, l->n_local, &down, 1, a->moe_inter, &w2));
-    spec->w2 = w2;
-    for (int k = 0; k < l->n_local; k++) {
-        if (k + 1 < l->n_local)
-            prefetch_expert(t, placement_expert(l->placement, l->rank, k + 1));
-        TRY(set_expert(l, t, w13, w2, k, placement_expert(l->placement, l->rank, k)));
-    }
+    int *mats = malloc((size_t)l->n_local * sizeof *mats);
+    if (!mats)
+        return err_set(l->e, ST_MEMORY, "not enough memory for a list of experts");
+    for (int k = 0; k < l->n_local; k++)
+        mats[k] = placement_expert(l->placement, l->rank, k);
+    Status st = fill_experts(l, layer, t, mats, spec);
+    free(mats);
+    TRY(st);
     return a->expert_bias ? load_expert_biases(l, t, spec) : ST_OK;
 }
 
@@ -476,11 +570,16 @@ static Status load_latent_up(Loader *l, int layer, const LinearTensors *t, Layer
     QuantTensor all;
     float *decoded = NULL;
     Status st = ST_OK;
+    int *heads = NULL;
     char name[64];
-    prefetch(t);
-    TRY(linear_view(&l->c->files, t, 0, &all, l->e));
-    TRY(linear_check_codes(&l->c->files, t, 0, l->e));
-    TRY(linear_check_scales(&l->c->files, t, 0, &all, 0, 1, l->e));
+    if (l->kept) {
+        TRY(linear_where(&l->c->files, t, 0, &all, l->e));
+    } else {
+        prefetch(t);
+        TRY(linear_view(&l->c->files, t, 0, &all, l->e));
+        TRY(linear_check_codes(&l->c->files, t, 0, l->e));
+        TRY(linear_check_scales(&l->c->files, t, 0, &all, 0, 1, l->e));
+    }
     TRY(rows_of(l, t, &out->latent_rounding));
     WeightPart up[] = {weight_part(&all), weight_part(&all)}, absorb = weight_part(&all);
     up[0].rows = s->nope_dim;
@@ -493,12 +592,22 @@ static Status load_latent_up(Loader *l, int layer, const LinearTensors *t, Layer
             return err_set(l->e, ST_MEMORY, "not enough memory for a head of kv_b_proj");
     }
     snprintf(name, sizeof name, "layers.%d.latent_up", layer);
-    TRY_GOTO(
-        create_bank(l, name, WEIGHT_MATMUL, s->n_heads, up, 2, s->latent_dim, &out->latent_up));
+    heads = malloc((size_t)s->n_heads * sizeof *heads);
+    if (!heads) {
+        st = err_set(l->e, ST_MEMORY, "not enough memory for a list of heads");
+        goto fail;
+    }
+    for (int h = 0; h < s->n_heads; h++)
+        heads[h] = h;
+    NewBank bank = {name, WEIGHT_MATMUL, heads, s->n_heads, s->n_heads, false, up,
+                    2,    s->latent_dim};
+    TRY_GOTO(create_bank(l, &bank, &out->latent_up));
     snprintf(name, sizeof name, "layers.%d.latent_absorb", layer);
-    TRY_GOTO(create_bank(l, name, WEIGHT_MATMUL, s->n_heads, &absorb, 1, s->nope_dim,
-                         &out->latent_absorb));
-    for (int h = 0; h < s->n_heads; h++) {
+    bank.parts = &absorb;
+    bank.n_parts = 1;
+    bank.cols = s->nope_dim;
+    TRY_GOTO(create_bank(l, &bank, &out->latent_absorb));
+    for (int h = 0; h < s->n_heads && !l->kept; h++) {
         QuantTensor k = quant_rows(&all, h * head, s->nope_dim);
         QuantTensor v = quant_rows(&all, h * head + s->nope_dim, s->v_dim);
         QuantTensor turned = k;
@@ -515,7 +624,11 @@ static Status load_latent_up(Loader *l, int layer, const LinearTensors *t, Layer
         TRY_GOTO(set_part(l, out->latent_up, h, 1, &v, t->weight));
         TRY_GOTO(set_part(l, out->latent_absorb, h, 0, &turned, t->weight));
     }
+    kept_drop(&l->c->files, t->weight);
+    TRY_GOTO(finish_bank(l, &out->latent_up));
+    TRY_GOTO(finish_bank(l, &out->latent_absorb));
 fail:
+    free(heads);
     free(decoded);
     return st;
 }
@@ -600,6 +713,7 @@ Status weights_load(const WeightsConfig *config, Weights *out, Err *e)
 {
     const Arch *arch = config->arch;
     const Precision *precision = config->precision;
+    const BackendOps *ops = config->ops;
     Checkpoint c = {0};
     Loader l = {.arch = arch,
                 .c = &c,
@@ -607,6 +721,7 @@ Status weights_load(const WeightsConfig *config, Weights *out, Err *e)
                 .placement = config->placement,
                 .rank = config->rank,
                 .w = out,
+                .keeper = config->keeper,
                 .online = {.format = precision->quantize, .team = config->team},
                 .e = e};
     Status st;
@@ -617,6 +732,11 @@ Status weights_load(const WeightsConfig *config, Weights *out, Err *e)
     TRY_GOTO(online_mark(precision->quantize, precision->quantize_experts_only, arch, &c, e));
     checkpoint_warn_of_recipe(&c);
     checkpoint_check_tied(&c);
+    l.kept = c.files.pack && ops->weight_layout && !config->keeper &&
+             precision->quantize == ONLINE_NONE &&
+             strcmp(ops->weight_layout(config->backend), c.files.pack->layout) == 0;
+    if (config->keeper)
+        keeper_files(config->keeper, &c.files);
     out->layers = calloc((size_t)arch->n_layers, sizeof *out->layers);
     if (!out->layers) {
         st = err_set(e, ST_MEMORY, "not enough memory for %d layers", arch->n_layers);

@@ -63,7 +63,8 @@ typedef struct WeightsConfig {
     int rank;
     const BackendOps *ops;
     Backend *backend;
-    Team *team; /* quantizes with precision->quantize; NULL: the caller alone */
+    Team *team;                /* quantizes with precision->quantize; NULL: the caller alone */
+    struct BankKeeper *keeper; /* NULL, or who takes every bank when it is full (keeper.h) */
 } WeightsConfig;
 
 /* Reads DIR/model.safetensors or the parts of DIR/model.safetensors.index.json. Checks that
