@@ -3,6 +3,7 @@
  * Whatever shapes say is taken from the shapes (group sizes, rows per scale) and compared with what
  * the configuration declares. */
 #include "model/bind.h"
+#include "model/kept.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -218,6 +219,7 @@ static Status cast_scales(Job *j)
     int64_t n = t->bytes / size;
     if (q->scale_type == SCALE_E8M0)
         return ST_OK;
+    TRY(kept_need(&j->b->c->files, t, j->b->e));
     uint8_t *bytes = arena_alloc(&j->b->c->arena, (size_t)n);
     if (!bytes)
         return err_set(j->b->e, ST_MEMORY, "not enough memory for %lld scales", (long long)n);

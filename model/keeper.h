@@ -1,5 +1,5 @@
-/* model/keeper.h - takes a model's banks one after the other as weights.c fills them, so that *out
- * of weights_load has none: first only to learn which there are, then to write them into a pack. */
+/* model/keeper.h - takes a model's banks one after the other as weights.c fills them: first only to
+ * learn which there are, then to write them into a pack. */
 #ifndef MB_MODEL_KEEPER_H
 #define MB_MODEL_KEEPER_H
 
@@ -59,6 +59,9 @@ typedef struct BankKeeper {
     } open[2];
     bool short_of_memory;
 } BankKeeper;
+
+/* As weights_load, but every bank goes to keeper when it is full, and *out has none. */
+Status weights_load_for(const WeightsConfig *config, BankKeeper *keeper, Weights *out, Err *e);
 
 /* What weights.c calls: the files; a bank begins; whether its values must be looked at; whether
  * these rows of a tensor are to be set; the bank is full. mats must live until then. */

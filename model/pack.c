@@ -45,10 +45,9 @@ static Status walk(Pack *p, const Placement *placement, int rank, Err *e)
                             .placement = placement,
                             .rank = rank,
                             .ops = p->keeper.ops,
-                            .backend = p->keeper.backend,
-                            .keeper = &p->keeper};
+                            .backend = p->keeper.backend};
     Weights none = {0};
-    Status st = weights_load(&config, &none, e);
+    Status st = weights_load_for(&config, &p->keeper, &none, e);
     weights_free(&none);
     return st;
 }

@@ -5,6 +5,7 @@
  * start, so threads write without asking each other. */
 #include "model/quantize_write.h"
 
+#include "model/kept.h"
 #include "quant/encode.h"
 
 #include <math.h>
@@ -375,6 +376,7 @@ static Status write_fixed(Writer *w, Err *e)
             TRY(put(w, f->tensor, 0, f->value, bytes, e));
             continue;
         }
+        TRY(kept_need(&w->source->files, f->copy, e));
         atomic_fetch_add(&w->read, bytes);
         for (int64_t at = 0; at < bytes; at += COPY_BYTES)
             TRY(put(w, f->tensor, at, f->copy->data + at,

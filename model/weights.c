@@ -711,6 +711,11 @@ static Status load_all(Loader *l)
 
 Status weights_load(const WeightsConfig *config, Weights *out, Err *e)
 {
+    return weights_load_for(config, NULL, out, e);
+}
+
+Status weights_load_for(const WeightsConfig *config, BankKeeper *keeper, Weights *out, Err *e)
+{
     const Arch *arch = config->arch;
     const Precision *precision = config->precision;
     const BackendOps *ops = config->ops;
@@ -721,7 +726,7 @@ Status weights_load(const WeightsConfig *config, Weights *out, Err *e)
                 .placement = config->placement,
                 .rank = config->rank,
                 .w = out,
-                .keeper = config->keeper,
+                .keeper = keeper,
                 .online = {.format = precision->quantize, .team = config->team},
                 .e = e};
     Status st;
@@ -732,11 +737,10 @@ Status weights_load(const WeightsConfig *config, Weights *out, Err *e)
     TRY_GOTO(online_mark(precision->quantize, precision->quantize_experts_only, arch, &c, e));
     checkpoint_warn_of_recipe(&c);
     checkpoint_check_tied(&c);
-    l.kept = c.files.pack && ops->weight_layout && !config->keeper &&
-             precision->quantize == ONLINE_NONE &&
+    l.kept = c.files.pack && ops->weight_layout && !keeper && precision->quantize == ONLINE_NONE &&
              strcmp(ops->weight_layout(config->backend), c.files.pack->layout) == 0;
-    if (config->keeper)
-        keeper_files(config->keeper, &c.files);
+    if (keeper)
+        keeper_files(keeper, &c.files);
     out->layers = calloc((size_t)arch->n_layers, sizeof *out->layers);
     if (!out->layers) {
         st = err_set(e, ST_MEMORY, "not enough memory for %d layers", arch->n_layers);
