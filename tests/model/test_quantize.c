@@ -1,7 +1,9 @@
-/* tests/model/test_quantize.c - checkpoints written by the quantizer, read back: a trained model whose
- * weights must decode to what nvidia-modelopt's exports of it decode to. */
+/* tests/model/test_quantize.c - checkpoints written by the quantizer, against nvidia-modelopt's exports of
+ * the same models: of a trained one, what its weights decode to; of the reference checkpoints of several
+ * families, every tensor's name, type, shape and bytes (tests/data/quant/exports.json). */
 #include "model/quantize.h"
 
+#include "io/digest.h"
 #include "io/log.h"
 #include "model/checkpoint.h"
 #include "tests/support/check.h"
@@ -177,11 +179,97 @@ static int test_exports(const char *shared)
     return failed;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const TensorEntry *const *)a)->name, (*(const TensorEntry *const *)b)->name);
+}
+
+static Status add_tensor(Sha256 *s, const TensorEntry *t, Err *e)
+{
+    char line[500], shape[100];
+    tensor_shape_text(shape, sizeof shape, t->n_dims, t->shape);
+    snprintf(line, sizeof line, "%s %s %s\n", t->name, dtype_name(t->dtype), shape);
+    TRY(sha256_add(s, line, strlen(line), e));
+    return sha256_add(s, t->data, (size_t)t->bytes, e);
+}
+
+/* Over all quantized weights and their scales, as the file's script does. */
+static Status digest(const char *dir, int64_t *n, char *hex, Err *e)
+{
+    TensorSet set = {0};
+    Sha256 *s = NULL;
+    uint8_t sum[32];
+    const TensorEntry **order = NULL;
+    Status st;
+    *n = 0;
+    TRY_GOTO(tensor_set_open(dir, &set, e));
+    TRY_GOTO(sha256_create(&s, e));
+    order = malloc((size_t)set.n * sizeof *order);
+    if (!order)
+        exit(1);
+    for (int i = 0; i < set.n; i++) {
+        const TensorEntry *t = set.entries[i];
+        if (strstr(t->name, "weight_scale") || t->dtype == DTYPE_U8 || t->dtype == DTYPE_F8_E4M3)
+            order[(*n)++] = t;
+    }
+    qsort(order, (size_t)*n, sizeof *order, by_name);
+    for (int64_t i = 0; i < *n; i++)
+        TRY_GOTO(add_tensor(s, order[i], e));
+    TRY_GOTO(sha256_end(s, sum, e));
+    hex_of(sum, sizeof sum, hex);
+fail:
+    free(order);
+    sha256_free(s);
+    tensor_set_close(&set);
+    return st;
+}
+
+static int test_families(const char *shared)
+{
+    char path[4096];
+    TestJson j;
+    Err e = {0};
+    int failed = 0, number = 0;
+    test_path(path, sizeof path, "%s/tests/data/quant/exports.json", getenv("SOURCE"));
+    if (!test_json_open(&j, path))
+        exit(1);
+    for (const JsonValue *row = j.value->child; row; row = row->next, number++) {
+        const char *source = test_text(row, "source"), *recipe = test_text(row, "recipe");
+        char model[4096], out[20], name[200], hex[65] = "";
+        int64_t n = 0, want = 0;
+        Observer seen = {0};
+        QuantizeResult r;
+        bool calibrated = strcmp(recipe, "mxfp8") != 0 && strcmp(recipe, "fp8-dynamic") != 0;
+        snprintf(name, sizeof name, "%s as %s", source, test_text(row, "config"));
+        snprintf(out, sizeof out, "export%d", number);
+        test_path(model, sizeof model, "%s/goldens/%s", shared, source);
+        if (recipe[0] == '{') {
+            temp_dir_put("rules.json", recipe, strlen(recipe));
+            recipe = "rules.json";
+        }
+        Status st = see(&seen, 8, 64, &e); /* as many as any of them has */
+        if (st == ST_OK)
+            st = quantize(model, out, recipe, calibrated ? &seen : NULL, &r, &e);
+        if (st == ST_OK)
+            st = digest(out, &n, hex, &e);
+        if (st != ST_OK)
+            failed += check_str(name, e.text, "a checkpoint");
+        json_int64(json_get(row, "tensors"), &want);
+        failed += check_int(name, n, want);
+        failed += check_str(name, hex, test_text(row, "sha256"));
+        observer_free(&seen);
+    }
+    test_json_close(&j);
+    return failed + check_true("several exports", number >= 8);
+}
+
 int main(void)
 {
     const char *shared = test_shared();
     if (!shared)
         return test_skip("no reference data (SHARED)");
+    if (!getenv("SOURCE"))
+        return test_skip("SOURCE is not set");
     temp_dir_enter();
-    return test_result(test_exports(shared));
+    return test_result(test_exports(shared) + test_families(shared));
 }
