@@ -18,6 +18,7 @@ typedef struct PackJob {
     uint8_t *dst;
     atomic_llong fault; /* 8 * row + Fault of the first bad row, or LLONG_MAX */
     atomic_bool steep;
+    bool bits_tell;
 } PackJob;
 
 enum { RUN = 64 };
@@ -51,15 +52,33 @@ static const uint8_t *scale_at(const QuantTensor *t, int64_t row, int64_t col)
            col / t->group * t->scale_col_bytes;
 }
 
+/* Whether a scale of this type can be judged by its own bits: no product with the tensor's scale
+ * leaves the numbers. */
+static bool bits_tell(const QuantTensor *t)
+{
+    if (t->scale_type == SCALE_E8M0)
+        return true;
+    return t->format->id == FORMAT_NVFP4 &&
+           isfinite(t->global_divides ? 448.0f / t->global : 448.0f * t->global);
+}
+
 /* Looks at the scale of (row, col) and leaves it at dst, as its type or float32. */
-static float take_scale(PackJob *job, int64_t row, int64_t col, uint8_t *dst)
+static void take_scale(PackJob *job, int64_t row, int64_t col, uint8_t *dst)
 {
     const QuantTensor *t = job->t;
     const uint8_t *src = scale_at(t, row, col);
-    float stored = scale_value(t->scale_type, src), v = quant_scale(t, row, col);
+    if (job->bits_tell && job->part->scale == t->scale_type) {
+        *dst = *src;
+        if (t->scale_type == SCALE_E8M0 ? *src == 255 : (*src & 0x7fU) == 0x7fU)
+            note_fault(job, row, t->scale_type == SCALE_E8M0 ? SCALE_FF : SCALE_NAN);
+        else if (t->scale_type == SCALE_E4M3 && (*src & 0x80U))
+            note_fault(job, row, SCALE_SIGN);
+        return;
+    }
+    float stored = scale_value(t->scale_type, src);
     if (t->scale_type == SCALE_E8M0 && *src == 255)
         note_fault(job, row, SCALE_FF);
-    else if (!isfinite(v))
+    else if (!isfinite(quant_scale(t, row, col)))
         note_fault(job, row, SCALE_NAN);
     else if (signbit(stored))
         note_fault(job, row, SCALE_SIGN);
@@ -67,7 +86,6 @@ static float take_scale(PackJob *job, int64_t row, int64_t col, uint8_t *dst)
         memcpy(dst, src, (size_t)scale_bytes(t->scale_type));
     else
         memcpy(dst, &stored, sizeof stored);
-    return v;
 }
 
 static int rows_of_panel(const PackJob *job, int64_t panel)
@@ -97,6 +115,18 @@ static void pack_plain(PackJob *job, int64_t panel, uint8_t *dst)
     }
 }
 
+/* Up to four bytes along a row, the first lowest; 0 past the end. */
+static uint32_t four_bytes(const uint8_t *p, int64_t stride, int n)
+{
+    uint32_t word = 0;
+    if (stride == 1 && n >= 4)
+        memcpy(&word, p, sizeof word);
+    else
+        for (int i = 0; i < n && i < 4; i++, p += stride)
+            word |= (uint32_t)*p << 8 * i;
+    return word;
+}
+
 /* Codes of columns k .. k+n-1, which begin at a unit: FP8, MXFP8. */
 static void pack_e4m3(PackJob *job, int64_t panel, int64_t k, int n, uint8_t *dst)
 {
@@ -104,48 +134,68 @@ static void pack_e4m3(PackJob *job, int64_t panel, int64_t k, int n, uint8_t *ds
     for (int r = 0; r < rows_of_panel(job, panel); r++) {
         int64_t row = panel * PANEL + r;
         const uint8_t *src = t->data + row * t->row_bytes + k * t->unit_stride;
-        bool bad = false;
-        for (int i = 0; i < n; i++, src += t->unit_stride) {
-            dst[i / 4 * 64 + 4 * r + i % 4] = *src;
-            bad |= (*src & 0x7fU) == 0x7fU;
+        uint32_t bad = 0;
+        for (int i = 0; i < n; i += 4) {
+            uint32_t word = four_bytes(src + i * t->unit_stride, t->unit_stride, n - i);
+            bad |= (word & 0x7f7f7f7fU) + 0x01010101U; /* carries out of 0x7f alone */
+            memcpy(dst + i * 16 + 4 * r, &word, sizeof word);
         }
-        if (bad)
+        if (bad & 0x80808080U)
             note_fault(job, row, CODE_NAN);
     }
 }
 
-static inline void place_nibbles(const IsaLevel isa, uint8_t *dst, const uint8_t *codes, int n,
-                                 int lane)
+/* Eight nibbles of a row from column k on, the first lowest; 0 past the end. */
+static uint32_t eight_nibbles(const QuantTensor *t, const uint8_t *row, int64_t k, int n)
 {
-    for (int k = 0; k < n; k++) {
-        int shift, at = nibble_place(isa, lane, k % 8, &shift) + k / 8 * 64;
-        dst[at] = (uint8_t)(dst[at] | codes[k] << shift);
+    const uint8_t *p = row + k / 2 * t->unit_stride;
+    if (k % 2 == 0) {
+        uint32_t word = four_bytes(p, t->unit_stride, (n + 1) / 2);
+        return n < 8 ? word & ((1U << 4 * n) - 1U) : word;
+    }
+    uint32_t word = 0;
+    for (int i = 0; i < n && i < 8; i++) {
+        unsigned byte = row[(k + i) / 2 * t->unit_stride];
+        word |= ((k + i) % 2 ? byte >> 4 : byte & 15U) << 4 * i;
+    }
+    return word;
+}
+
+/* A row's eight nibbles into a unit, where nibble_place says. */
+static void place_eight(IsaLevel isa, uint8_t *unit, int lane, uint32_t word)
+{
+    if (isa == ISA_AVX512) {
+        memcpy(unit + 4 * lane, &word, sizeof word);
+    } else if (isa == ISA_SCALAR) {
+        for (int i = 0; i < 4; i++)
+            unit[i * PANEL + lane] = (uint8_t)(word >> 8 * i);
+    } else {
+        /* Inputs 0, 2 | 4, 6 in the nibbles of bytes 0 | 2 of even, 1, 3 | 5, 7 in those of odd. */
+        uint32_t even = word & 0x0f0f0f0fU, odd = word >> 4 & 0x0f0f0f0fU;
+        even |= even >> 4;
+        odd |= odd >> 4;
+        uint8_t *at = unit + lane % 8 / 4 * 16 + lane / 8 * 8 + lane % 4 * 2;
+        at[0] = (uint8_t)even;
+        at[1] = (uint8_t)odd;
+        at[32] = (uint8_t)(even >> 16);
+        at[33] = (uint8_t)(odd >> 16);
     }
 }
 
-/* Nibbles of columns k .. k+n-1, n at most RUN; dst is zeros. any[r]: whether row r has a value
- * besides 0. */
+/* Nibbles of columns k .. k+n-1. any[r]: whether row r has a value besides 0. */
 static void pack_nibbles(PackJob *job, int64_t panel, int64_t k, int n, uint8_t *dst,
                          bool any[PANEL])
 {
     const QuantTensor *t = job->t;
     for (int r = 0; r < rows_of_panel(job, panel); r++) {
         const uint8_t *src = t->data + (panel * PANEL + r) * t->row_bytes;
-        uint8_t codes[RUN];
-        unsigned seen = 0;
-        for (int i = 0; i < n; i++) {
-            unsigned byte = src[(k + i) / 2 * t->unit_stride];
-            unsigned code = (k + i) % 2 ? byte >> 4 : byte & 15U;
-            codes[i] = (uint8_t)code;
-            seen |= code & 7U;
+        uint32_t seen = 0;
+        for (int i = 0; i < n; i += 8) {
+            uint32_t word = eight_nibbles(t, src, k + i, n - i);
+            seen |= word & 0x77777777U;
+            place_eight(job->isa, dst + i * 8, r, word);
         }
         any[r] = any[r] || seen;
-        if (job->isa == ISA_SCALAR)
-            place_nibbles(ISA_SCALAR, dst, codes, n, r);
-        else if (job->isa == ISA_AVX2)
-            place_nibbles(ISA_AVX2, dst, codes, n, r);
-        else
-            place_nibbles(ISA_AVX512, dst, codes, n, r);
     }
 }
 
@@ -168,13 +218,13 @@ static void pack_groups(PackJob *job, int64_t panel, uint8_t *dst)
         for (int r = 0; r < PANEL; r++) {
             if (r >= rows_of_panel(job, panel))
                 break;
-            float scale = take_scale(job, panel * PANEL + r, k, dst + (size_t)r * size);
+            take_scale(job, panel * PANEL + r, k, dst + (size_t)r * size);
             if (t->format->id == FORMAT_MXFP4) {
                 /* Some writers give blocks of zeros the smallest scale: those decode anyhow. */
                 if (any[r] && (dst[r] < MX_LEAST || dst[r] > MX_MOST))
                     atomic_store(&job->steep, true);
-            } else if (!nibbles && scale >= 0x1p8f) { /* no room for E4M3_OFFSET */
-                atomic_store(&job->steep, true);
+            } else if (!nibbles && scale_value(p->scale, dst + (size_t)r * size) >= 0x1p8f) {
+                atomic_store(&job->steep, true); /* no room for E4M3_OFFSET */
             }
         }
     }
@@ -301,8 +351,12 @@ Status cpu_pack(Backend *b, const CpuPart *p, const QuantTensor *t, uint8_t *dst
     if (t->format->id == FORMAT_NVFP4 &&
         (!isfinite(t->global) || signbit(t->global) || (t->global_divides && t->global == 0)))
         return err_set(e, ST_INPUT, "%s: the tensor's scale is %g", where, (double)t->global);
-    PackJob job = {
-        .isa = b->kernels->isa, .t = t, .part = p, .dst = dst + PANEL_ALIGN, .fault = INT64_MAX};
+    PackJob job = {.isa = b->kernels->isa,
+                   .t = t,
+                   .part = p,
+                   .dst = dst + PANEL_ALIGN,
+                   .fault = INT64_MAX,
+                   .bits_tell = bits_tell(t)};
     if (lookup)
         cpu_run(b, (int)p->rows, p->rows * t->cols, copy_row, &job);
     else
