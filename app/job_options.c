@@ -25,7 +25,7 @@ size_t job_options_engine(JobOptions *o, Option *out)
     EngineConfig *g = &o->job.engine;
     const Option table[] = {
         {"--model", "-m", OPTION_TEXT, &g->model_dir, NULL, 0, 0, "DIR",
-         "Hugging Face checkpoint directory"},
+         "Hugging Face checkpoint directory, or a pack of one"},
         {"--max-model-len", NULL, OPTION_INT, &g->max_model_len, NULL, 1, 1 << 30, "N",
          "lower the context below the model's own"},
         {"--threads", NULL, OPTION_INT, &g->threads, NULL, 1, 1024, "N",
