@@ -7,6 +7,7 @@
 
 enum {
     PANEL = 16,      /* outputs that lie side by side in a packed weight */
+    CHAIN = 128,     /* inputs that are summed in one chain; gemm.inc says why */
     TILE_COLS = 256, /* inputs per decoded tile: 16 KiB, half of a first-level cache */
     X_STRIDE =
         TILE_COLS +

@@ -18,12 +18,20 @@ rounded() {
         mpirun -n "$n" "$MOEBATCH" score -m "$dir" -i "$work/rows.jsonl" -o "$out.score" --logits "$out.h5" \
             --threads 1 --progress none "$@" >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
         printf '%s, %s ranks, ' "$name" "$n"
-        "$BUILD/tests/golden" rounded "$dir/golden.safetensors" "$out.h5" "$tensor" "$dir/golden.json"
+        code=0
+        "$BUILD/tests/golden" rounded "$dir/golden.safetensors" "$out.h5" "$tensor" "$dir/golden.json" || code=$?
+        case $code in
+        0) ;;
+        3) [ "$n" = 1 ] && flips=$((flips + 1)) ;;
+        *) exit 1 ;;
+        esac
         cmp "$out.h5" "$work/$name.$tensor.1.h5"
     done
 }
 
-count=0
+# Rounding is discontinuous: whatever the order of its sums, an implementation meets a value now and then that lies nearer to
+# the boundary of two codes than its own rounding errors (numpy in float32 and float64 does so on other prompts of these).
+flips=0 count=0
 for decoded in "$SHARED"/goldens/*/decoded.json; do
     golden=$(dirname "$decoded")
     # shellcheck disable=SC2086
@@ -33,4 +41,6 @@ for decoded in "$SHARED"/goldens/*/decoded.json; do
     rounded "$golden" per_token_experts --activations none --activation-override nvfp4_per_token
     count=$((count + 1))
 done
+echo "$flips checkpoints of $count with a prompt in which a value fell on the other side of a boundary"
+[ "$flips" -le 2 ] || exit 1
 [ "$count" -ge 34 ] || { echo "only $count quantized checkpoints were found"; exit 1; }

@@ -367,17 +367,12 @@ static int test_ungated(const BackendOps *ops, Backend *b)
         for (int p = 0; p < PAIRS; p++) {
             int i = p >= first[1];
             for (int o = 0; o < INTER; o++) {
-                float acc = 0;
-                for (int k = 0; k < HIDDEN; k++)
-                    acc = fmaf(x[p * HIDDEN + k], w13[i].value[o * HIDDEN + k], acc);
+                float acc = test_chains(x + p * HIDDEN, w13[i].value + o * HIDDEN, HIDDEN);
                 acc = with_bias ? acc + b13[i * INTER + o] : acc;
                 inner[o] = acc > 0 ? acc * acc : 0;
             }
-            for (int o = 0; o < HIDDEN; o++) {
-                want[o] = 0;
-                for (int k = 0; k < INTER; k++)
-                    want[o] = fmaf(inner[k], w2[i].value[o * INTER + k], want[o]);
-            }
+            for (int o = 0; o < HIDDEN; o++)
+                want[o] = test_chains(inner, w2[i].value + o * INTER, INTER);
             failed += check_bits("relu2", y + p * HIDDEN, want, HIDDEN);
         }
         ops->weight_destroy(b, (Weight *)spec.w13);
@@ -452,10 +447,11 @@ static int test_inner(const BackendOps *ops, Backend *b)
 }
 
 /* Gate and up reading different rows equal both reading the two rows side by side, with weights
- * that are 0 for the other's row: 0 * x leaves a chain as it was. */
+ * that are 0 for the other's row: 0 * x leaves a chain as it was, and chains begin at multiples of
+ * 128. */
 static int test_two_inputs(const BackendOps *ops, Backend *b)
 {
-    enum { HIDDEN = 33, INTER = 50, ROWS = 45, WIDE = 2 * HIDDEN };
+    enum { HIDDEN = 33, INTER = 50, ROWS = 45, UP = 128, WIDE = UP + HIDDEN };
     int failed = 0;
     Err e;
     TestTensor narrow[3], wide[3];
@@ -467,7 +463,7 @@ static int test_two_inputs(const BackendOps *ops, Backend *b)
         data[p] = test_alloc((size_t)(wide_rows * wide_cols) * sizeof(float));
         memset(data[p], 0, (size_t)(wide_rows * wide_cols) * sizeof(float));
         for (int64_t r = 0; r < rows; r++)
-            memcpy(data[p] + r * wide_cols + (p == 1 ? HIDDEN : 0), narrow[p].value + r * cols,
+            memcpy(data[p] + r * wide_cols + (p == 1 ? UP : 0), narrow[p].value + r * cols,
                    (size_t)cols * sizeof(float));
         wide[p] = (TestTensor){.t = quant_plain(FORMAT_F32, data[p], wide_rows, wide_cols)};
     }
@@ -490,8 +486,9 @@ static int test_two_inputs(const BackendOps *ops, Backend *b)
     const int32_t first[2] = {0, ROWS};
     for (int r = 0; r < ROWS; r++) {
         row_of[r] = (r * 7 + 3) % ROWS;
+        memset(both + r * WIDE, 0, WIDE * sizeof *both);
         memcpy(both + r * WIDE, x + r * HIDDEN, HIDDEN * sizeof *x);
-        memcpy(both + r * WIDE + HIDDEN, x_up + r * HIDDEN, HIDDEN * sizeof *x);
+        memcpy(both + r * WIDE + UP, x_up + r * HIDDEN, HIDDEN * sizeof *x);
     }
     for (int gathered = 0; gathered < 2; gathered++) {
         const int32_t *rows = gathered ? row_of : NULL;

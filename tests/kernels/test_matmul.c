@@ -63,7 +63,7 @@ static const Case cases[] = {
 static const int row_counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 29, 100, 113, 227};
 enum { MOST_ROWS = 227, N_COUNTS = sizeof row_counts / sizeof *row_counts };
 
-/* The promised result: one chain of fused multiply-adds per output, then the bias. */
+/* The promised result: chains of fused multiply-adds, then the bias. */
 static void expected(const Case *c, const TestTensor *parts, const float *x, const float *bias,
                      int64_t outputs, float *want, double *exact)
 {
@@ -72,12 +72,10 @@ static void expected(const Case *c, const TestTensor *parts, const float *x, con
         for (int p = 0; p < c->n_parts; p++)
             for (int64_t i = 0; i < c->rows[p]; i++, o++) {
                 const float *w = parts[p].value + i * c->cols;
-                float acc = 0;
+                float acc = test_chains(x + r * c->cols, w, c->cols);
                 double sum = 0;
-                for (int64_t k = 0; k < c->cols; k++) {
-                    acc = fmaf(x[r * c->cols + k], w[k], acc);
+                for (int64_t k = 0; k < c->cols; k++)
                     sum += (double)x[r * c->cols + k] * w[k];
-                }
                 want[r * outputs + o] = bias ? acc + bias[o] : acc;
                 exact[r * outputs + o] = sum + (bias ? bias[o] : 0);
             }
@@ -336,9 +334,7 @@ static int test_bad_values(const BackendOps *ops, Backend *b)
     failed += check_int("coarser", ops->weight_set(b, w, 0, 0, &whole.t, &e), ST_OK);
     failed += check_int("coarser", ops->matmul(b, y, x, w, ALL_PARTS, NULL, 1, &e), ST_OK);
     for (int o = 0; o < ROWS; o++) {
-        float acc = 0;
-        for (int k = 0; k < COLS; k++)
-            acc = fmaf(x[k], whole.value[o * COLS + k], acc);
+        float acc = test_chains(x, whole.value + o * COLS, COLS);
         failed += check_near("coarser", y[o], acc, 0);
     }
     whole.t.group = 96;
@@ -445,10 +441,8 @@ static int test_turned(const BackendOps *ops, Backend *b)
             failed += check_int("turned", ops->matmul(b, y, x, w, ALL_PARTS, NULL, n, &e), ST_OK);
             for (int r = 0; r < n; r++)
                 for (int o = 0; o < ROWS; o++) {
-                    float acc = 0;
                     const float *value = t.value + (o % (ROWS / 2) * 2 + o / (ROWS / 2)) * COLS;
-                    for (int k = 0; k < COLS; k++)
-                        acc = fmaf(x[r * COLS + k], value[k], acc);
+                    float acc = test_chains(x + r * COLS, value, COLS);
                     failed += check_near(quant_format(formats[i])->name, y[r][o], acc, 0);
                 }
         }
@@ -466,9 +460,7 @@ static int test_turned(const BackendOps *ops, Backend *b)
     float *x = test_floats(COLS, 14), y[21];
     failed += check_int("cut", ops->matmul(b, y, x, w, ALL_PARTS, NULL, 1, &e), ST_OK);
     for (int o = 0; o < 21; o++) {
-        float acc = 0;
-        for (int k = 0; k < COLS; k++)
-            acc = fmaf(x[k], all.value[(7 + o) * COLS + k], acc);
+        float acc = test_chains(x, all.value + (7 + o) * COLS, COLS);
         failed += check_near("cut", y[o], acc, 0);
     }
     ops->weight_destroy(b, w);
@@ -501,12 +493,10 @@ static int test_strides(const BackendOps *ops, Backend *b)
         failed += check_int("matmul", ops->matmul(b, y, x, w, ALL_PARTS, NULL, N, &e), ST_OK);
         for (int r = 0; r < N; r++)
             for (int o = 0; o < ROWS; o++) {
-                float acc = 0;
+                float row[COLS];
                 for (int k = 0; k < COLS; k++)
-                    acc =
-                        fmaf(x[r * COLS + k],
-                             which ? turned.value[k * ROWS + o] : all.value[(2 * o + 1) * COLS + k],
-                             acc);
+                    row[k] = which ? turned.value[k * ROWS + o] : all.value[(2 * o + 1) * COLS + k];
+                float acc = test_chains(x + r * COLS, row, COLS);
                 failed += check_near(which ? "transposed" : "interleaved", y[r][o], acc, 0);
             }
         ops->weight_destroy(b, w);

@@ -194,6 +194,18 @@ Weight *test_weight(const BackendOps *ops, Backend *b, WeightUse use, int n_mats
     return w;
 }
 
+float test_chains(const float *x, const float *w, int64_t n)
+{
+    float sum = 0;
+    for (int64_t k0 = 0; k0 < n; k0 += 128) {
+        float chain = 0;
+        for (int64_t k = k0; k < n && k < k0 + 128; k++)
+            chain = fmaf(x[k], w[k], chain);
+        sum += chain;
+    }
+    return sum;
+}
+
 int check_bits(const char *name, const float *got, const float *want, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

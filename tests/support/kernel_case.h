@@ -47,6 +47,10 @@ void test_tensor_free(TestTensor *t);
 Weight *test_weight(const BackendOps *ops, Backend *b, WeightUse use, int n_mats, int n_parts,
                     const TestTensor *t);
 
+/* What every matrix kernel promises of the product of two rows of n values: chains of 128 fused multiply-adds, added in
+ * ascending order. */
+float test_chains(const float *x, const float *w, int64_t n);
+
 /* 1 and a message with the first differing index, unless all n values have the same bits. */
 int check_bits(const char *name, const float *got, const float *want, int64_t n);
 /* 1 and a message unless |got - want| <= tolerance * max(1, |want|) throughout. */
