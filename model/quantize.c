@@ -4,6 +4,7 @@
 #include "io/digest.h"
 #include "io/durable.h"
 #include "io/log.h"
+#include "io/pack_file.h"
 #include "model/quantize_config.h"
 #include "model/quantize_write.h"
 #include "model/weights.h"
@@ -84,10 +85,14 @@ fail:
 static Status make_plan(Run *r, Err *e)
 {
     const QuantizeJob *job = r->job;
+    const Observer *seen = job->seen;
     GenerationDefaults generation;
     char identity[65];
     TRY(arch_load(job->model, job->accept_keys, job->n_accept_keys, &r->arch, &generation, e));
     TRY(checkpoint_open(job->model, &r->arch, &r->source, e));
+    if (seen && (seen->n_layers < r->arch.n_layers || seen->n_experts < r->arch.router.n_experts))
+        return err_set(e, ST_USAGE, "calibrated with a model of %d layers and %d experts",
+                       seen->n_layers, seen->n_experts);
     TRY(quantize_rules_load(job->recipe, job->experts_only, job->seen != NULL, &r->rules, e));
     TRY(identify(r, identity, e));
     PlanRequest request = {.source = &r->source,
@@ -218,20 +223,41 @@ static Status prepare_directory(Run *r, Err *e)
     return ST_OK;
 }
 
-static Status copy_file(Run *r, const char *name, Err *e)
+static Status copy_text(const Run *r, const char *name, Err *e)
 {
     char from[FILE_PATH_MAX], to[FILE_PATH_MAX], *text;
-    struct stat info;
     size_t len;
-    if (name[0] == '.' || is_own(name))
-        return ST_OK;
     TRY(file_join(from, r->job->model, name, e));
     TRY(file_join(to, r->job->out, name, e));
-    if (stat(from, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > MAX_SMALL_FILE)
-        return ST_OK;
     TRY(file_read(from, MAX_SMALL_FILE, &text, &len, e));
     Status st = durable_replace(to, text, len, e);
     free(text);
+    return st;
+}
+
+static Status copy_file(Run *r, const char *name, Err *e)
+{
+    char from[FILE_PATH_MAX];
+    struct stat info;
+    if (name[0] == '.' || is_own(name))
+        return ST_OK;
+    TRY(file_join(from, r->job->model, name, e));
+    if (stat(from, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > MAX_SMALL_FILE)
+        return ST_OK;
+    return copy_text(r, name, e);
+}
+
+/* The same of a pack. */
+static Status copy_packed(const Run *r, Err *e)
+{
+    char **names;
+    int n;
+    TRY(pack_file_names(r->job->model, &names, &n, e));
+    Status st = ST_OK;
+    for (int i = 0; i < n && st == ST_OK; i++)
+        if (!is_own(names[i]))
+            st = copy_text(r, names[i], e);
+    free(names);
     return st;
 }
 
@@ -247,7 +273,8 @@ static Status put_text(const Run *r, const char *name, const StrBuf *text, Err *
 
 static Status finish_directory(Run *r, Err *e)
 {
-    TRY(for_each_file(r->job->model, copy_file, r, e));
+    TRY(pack_file_is(r->job->model) ? copy_packed(r, e)
+                                    : for_each_file(r->job->model, copy_file, r, e));
     TRY(put_text(r, "model.safetensors.index.json", &r->index, e));
     TRY(put_text(r, "hf_quant_config.json", &r->hf_quant, e));
     return put_text(r, "config.json", &r->config, e);

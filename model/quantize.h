@@ -12,8 +12,9 @@
 #include "model/observe.h"
 
 typedef struct QuantizeJob {
-    const char *model, *out; /* directories; out is made where it is not there */
-    const char *recipe;      /* a name or a file: quantize_rules.h */
+    const char *model,
+        *out;           /* directories (model may be a pack); out is made where it is not there */
+    const char *recipe; /* a name or a file: quantize_rules.h */
     bool experts_only;
     const Observer *seen; /* what calibration saw; NULL: there was none */
     bool kv_given,

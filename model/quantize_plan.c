@@ -436,7 +436,7 @@ static Status write_module(PlanMaker *m, PlanModule *module)
 
 static void own(PlanMaker *m, const char *name, int module)
 {
-    int at = name ? name_table_find(&m->request->source->files.names, name) : -1;
+    int at = name_table_find(&m->request->source->files.names, name);
     if (at >= 0)
         m->owner[at] = module + 1;
 }
@@ -453,8 +453,11 @@ static Status own_linear(PlanMaker *m, const LinearTensors *t, int module)
         return m->e->code;
     own(m, t->weight->name, module);
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes && t->scheme; i++) {
-        own(m, plan_text(m, "%s.%s", stem, suffixes[i]), module);
-        own(m, plan_text(m, "%s_%s", stem, suffixes[i]), module);
+        char name[800]; /* plan_text allows for 700 */
+        snprintf(name, sizeof name, "%s.%s", stem, suffixes[i]);
+        own(m, name, module);
+        snprintf(name, sizeof name, "%s_%s", stem, suffixes[i]);
+        own(m, name, module);
     }
     return ST_OK;
 }

@@ -16,7 +16,10 @@
 enum {
     CHUNK_VALUES = 1 << 20, /* of a matrix at a time, and no fewer than 128 rows: whole blocks */
     COPY_BYTES = 16 << 20,  /* of a tensor at a time */
-    BATCH_MATRICES = 256    /* and whatever shares a scale with the last of them */
+    /* Of a batch, and whatever shares a scale with the last of them. The matrices of a pack are in
+     * memory meanwhile. */
+    BATCH_MATRICES = 256,
+    BATCH_VALUES = 1 << 27
 };
 
 typedef struct Found { /* in a matrix, or all that share its scale */
@@ -339,10 +342,13 @@ static Status failure(const Writer *w, int n_threads, Err *e)
 /* Where the batch that begins at first ends: never between two that share a scale. */
 static int batch_end(const QuantizePlan *plan, const PlanPart *part, int first)
 {
-    int end = first + 1, limit = part->first_matrix + part->n_matrices;
-    while (end < limit &&
-           (end - first < BATCH_MATRICES || plan->matrices[end].set == plan->matrices[end - 1].set))
-        end++;
+    const PlanMatrix *x = plan->matrices;
+    int end = first, limit = part->first_matrix + part->n_matrices;
+    int64_t values = 0;
+    do
+        values += x[end].rows * x[end].cols;
+    while (++end < limit && ((end - first < BATCH_MATRICES && values < BATCH_VALUES) ||
+                             x[end].set == x[end - 1].set));
     return end;
 }
 
@@ -363,6 +369,8 @@ static Status write_matrices(Writer *w, Team *team, int n_threads, Err *e)
         team_run(team, w->n, write_task, w);
         if (atomic_load(&w->failed))
             return failure(w, n_threads, e);
+        for (int i = first; i < first + w->n; i++)
+            kept_drop(&w->source->files, w->plan->matrices[i].source->weight);
     }
     return ST_OK;
 }

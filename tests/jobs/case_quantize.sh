@@ -1,5 +1,5 @@
 # tests/jobs/case_quantize.sh - a quantized checkpoint runs. MXFP4 written as NVFP4 and as bf16 without loss gives the same
-# results to the byte; calibrated files are the same at any number of ranks; wrong
+# results to the byte; calibrated files are the same at any number of ranks; a pack quantizes as its directory does; wrong
 # requests are refused.
 set -eu
 . "$SOURCE/tests/support/job.sh"
@@ -43,3 +43,12 @@ says "needs calibrated inputs" "static scales without calibration"
 quantize 2 "$work/nvfp4-1" --recipe bf16
 expect 1 "another checkpoint's directory"
 says "give an empty directory, or --overwrite" "another checkpoint's directory"
+
+"$MOEBATCH" pack "$SOURCE/tests/data/storyteller" -o "$work/story.h5" >"$work/log" 2>&1 || fail "pack"
+"$MOEBATCH" quantize "$work/story.h5" -o "$work/packed" --recipe w4a16_nvfp4 --experts-only --progress none >"$work/log" 2>&1 || fail "quantize a pack"
+quantize 1 "$work/unpacked" --recipe w4a16_nvfp4 --experts-only
+for dir in packed unpacked; do
+    "$MOEBATCH" inspect "$work/$dir" --digest | sort >"$work/$dir.sums"
+done
+[ -s "$work/packed.sums" ] && cmp "$work/packed.sums" "$work/unpacked.sums" || fail "a pack quantizes to other weights"
+cmp "$work/packed/tokenizer.json" "$work/unpacked/tokenizer.json" || fail "the tokenizer of a pack"
