@@ -340,6 +340,29 @@ static int test_resume(Comm *comm)
     return failed;
 }
 
+/* A made checkpoint in one file, with n bytes of a tensor replaced. */
+static int make_patched(const MadeSpec *spec, const char *tensor, long at, const uint8_t *bytes,
+                        size_t n)
+{
+    MadeModel m = {0};
+    TensorSet set;
+    Err e = {0};
+    temp_dir_fresh("model");
+    temp_dir_remove("out");
+    int failed = check_int("make", made_create(spec, &m, &e), ST_OK);
+    failed += check_int("make", made_write(&m, "model", 0, &e), ST_OK);
+    made_free(&m);
+    failed += check_int("open", tensor_set_open("model", &set, &e), ST_OK);
+    const TensorEntry *t = tensor_set_find(&set, tensor);
+    FILE *f = fopen("model/model.safetensors", "r+b");
+    if (!t || !f || fseek(f, (long)(t->data - set.parts[0].map.data) + at, SEEK_SET) != 0 ||
+        fwrite(bytes, 1, n, f) != n)
+        exit(1);
+    fclose(f);
+    tensor_set_close(&set);
+    return failed;
+}
+
 /* A value that is not finite: found, named, and no checkpoint left behind. */
 static int test_damaged(Comm *comm)
 {
@@ -347,24 +370,9 @@ static int test_damaged(Comm *comm)
     QuantizeResult r;
     Err e = {0};
     int failed = 0;
-    if (comm->rank == 0) {
-        MadeModel m = {0};
-        TensorSet set;
-        temp_dir_fresh("model");
-        temp_dir_remove("out");
-        failed += check_int("make", made_create(&qwen2, &m, &e), ST_OK);
-        failed += check_int("make", made_write(&m, "model", 0, &e), ST_OK);
-        made_free(&m);
-        failed += check_int("open", tensor_set_open("model", &set, &e), ST_OK);
-        const TensorEntry *t =
-            tensor_set_find(&set, "model.layers.2.mlp.experts.4.down_proj.weight");
-        FILE *f = fopen("model/model.safetensors", "r+b");
-        if (!t || !f || fseek(f, (long)(t->data - set.parts[0].map.data) + 200, SEEK_SET) != 0 ||
-            fwrite(nan, 1, 2, f) != 2)
-            exit(1);
-        fclose(f);
-        tensor_set_close(&set);
-    }
+    if (comm->rank == 0)
+        failed +=
+            make_patched(&qwen2, "model.layers.2.mlp.experts.4.down_proj.weight", 200, nan, 2);
     failed += check_int("wait", dist_agree(comm, ST_OK, &e), ST_OK);
     for (int i = 0; i < 2; i++) { /* a scale of rows, and one of all */
         const QuantCase c = {&qwen2, i ? "w4a16_nvfp4" : "fp8-dynamic", 0, NULL};
@@ -374,6 +382,29 @@ static int test_damaged(Comm *comm)
                             "value that is not finite");
         failed += check_true("no config.json", access("out/config.json", F_OK) != 0);
     }
+    return failed;
+}
+
+/* Exponents further apart than E4M3 has them: that stack is quantized anew, and counted. */
+static int test_wide(Comm *comm)
+{
+    static const uint8_t small = 80;
+    const QuantCase c = {&blocks, "rules.json", 0, NULL};
+    QuantizeResult r;
+    Err e = {0};
+    int failed = 0;
+    if (comm->rank == 0) {
+        static const char rules[] = RULES(RULE("experts", "w4a16_nvfp4"));
+        temp_dir_put("rules.json", rules, sizeof rules - 1);
+        failed +=
+            make_patched(&blocks, "model.layers.1.mlp.experts.down_proj_scales", 5, &small, 1);
+    }
+    failed += check_int("wait", dist_agree(comm, ST_OK, &e), ST_OK);
+    failed += check_int("wide", quantize(comm, &c, "out", NULL, false, &r, &e), ST_OK);
+    failed += check_int("matrices", r.matrices, 2 * 2 * blocks.experts);
+    failed += check_int("not taken over", r.not_lossless, blocks.experts);
+    if (comm->rank == 0)
+        failed += compare_models("model", "out", .2);
     return failed;
 }
 
@@ -391,7 +422,7 @@ int main(int argc, char **argv)
     int failed = comm_bcast(&comm, dir, sizeof dir, 0, &e) != ST_OK || chdir(dir) != 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases && !failed; i++)
         failed += run_case(&comm, &cases[i]);
-    failed += test_resume(&comm) + test_damaged(&comm);
+    failed += test_resume(&comm) + test_damaged(&comm) + test_wide(&comm);
     int64_t all = failed;
     if (comm_sum_int64(&comm, &all, 1, &e) != ST_OK)
         all = 1;

@@ -209,7 +209,8 @@ static Status digest(const char *dir, int64_t *n, char *hex, Err *e)
         exit(1);
     for (int i = 0; i < set.n; i++) {
         const TensorEntry *t = set.entries[i];
-        if (strstr(t->name, "weight_scale") || t->dtype == DTYPE_U8 || t->dtype == DTYPE_F8_E4M3)
+        if (strstr(t->name, "weight_scale") || t->dtype == DTYPE_U8 || t->dtype == DTYPE_F8_E4M3 ||
+            t->dtype == DTYPE_I32)
             order[(*n)++] = t;
     }
     qsort(order, (size_t)*n, sizeof *order, by_name);
@@ -239,7 +240,8 @@ static int test_families(const char *shared)
         int64_t n = 0, want = 0;
         Observer seen = {0};
         QuantizeResult r;
-        bool calibrated = strcmp(recipe, "mxfp8") != 0 && strcmp(recipe, "fp8-dynamic") != 0;
+        bool calibrated = strcmp(recipe, "mxfp8") != 0 && strcmp(recipe, "fp8-dynamic") != 0 &&
+                          !strstr(recipe, "int4");
         snprintf(name, sizeof name, "%s as %s", source, test_text(row, "config"));
         snprintf(out, sizeof out, "export%d", number);
         test_path(model, sizeof model, "%s/goldens/%s", shared, source);
@@ -263,6 +265,35 @@ static int test_families(const char *shared)
     return failed + check_true("several exports", number >= 8);
 }
 
+/* MXFP4 as NVFP4 and as bf16: every value stays what it was. */
+static int test_lossless(const char *shared)
+{
+    static const char *const sources[] = {"qwen3_moe-mxfp4", "qwen3_moe-ct_mxfp4",
+                                          "qwen3_moe-ct_mxfp4_e8m0"};
+    static const char *const formats[] = {"w4a16_nvfp4", "bf16"};
+    int failed = 0;
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
+        for (size_t j = 0; j < sizeof formats / sizeof *formats; j++) {
+            char path[4096], model[4096], out[20];
+            TestJson json;
+            QuantizeResult r;
+            Err e = {0};
+            snprintf(out, sizeof out, "lossless%d", (int)(2 * i + j));
+            test_path(model, sizeof model, "%s/goldens/%s", shared, sources[i]);
+            test_path(path, sizeof path, "%s/decoded.json", model);
+            if (!test_json_open(&json, path))
+                exit(1);
+            if (quantize(model, out, formats[j], NULL, &r, &e) != ST_OK) {
+                failed += check_str(sources[i], e.text, "a checkpoint");
+            } else {
+                failed += check_decoded(out, json.value);
+                failed += check_int("taken over", r.not_lossless, 0);
+            }
+            test_json_close(&json);
+        }
+    return failed;
+}
+
 int main(void)
 {
     const char *shared = test_shared();
@@ -271,5 +302,5 @@ int main(void)
     if (!getenv("SOURCE"))
         return test_skip("SOURCE is not set");
     temp_dir_enter();
-    return test_result(test_exports(shared) + test_families(shared));
+    return test_result(test_exports(shared) + test_families(shared) + test_lossless(shared));
 }
