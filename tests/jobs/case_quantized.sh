@@ -1,6 +1,6 @@
 # tests/jobs/case_quantized.sh - every quantized reference checkpoint in every way of running it: weights as decoded (logits
-# and greedy tokens), activations as stored, FP8 keys and values, per-token experts; each at several numbers of ranks with the
-# same bytes.
+# and greedy tokens), activations as stored, FP8 keys and values, per-token experts; each at several numbers of ranks and from a
+# pack with the same bytes.
 set -eu
 [ -d "$SHARED/goldens" ] || { echo "skipped: no reference data at $SHARED"; exit 77; }
 work=$(mktemp -d)
@@ -32,6 +32,18 @@ rounded() {
 # Rounding is discontinuous: whatever the order of its sums, an implementation meets a value now and then that lies nearer to
 # the boundary of two codes than its own rounding errors (numpy in float32 and float64 does so on other prompts of these).
 flips=0 count=0
+
+# packed DIR: the same logits from one HDF5 file, read by another number of ranks than the directory was.
+packed() {
+    dir=$1 name=$(basename "$1")
+    out="$work/$name.packed"
+    "$MOEBATCH" pack -m "$dir" -o "$work/$name.h5" >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
+    mpirun -n 2 "$MOEBATCH" score -m "$work/$name.h5" -i "$work/rows.jsonl" -o "$out.score" --logits "$out.logits.h5" \
+        --threads 1 --progress none >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
+    cmp "$out.logits.h5" "$work/$name.1.h5"
+    rm "$work/$name.h5"
+}
+
 for decoded in "$SHARED"/goldens/*/decoded.json; do
     golden=$(dirname "$decoded")
     # shellcheck disable=SC2086
@@ -39,6 +51,7 @@ for decoded in "$SHARED"/goldens/*/decoded.json; do
     rounded "$golden" stored --activations stored
     rounded "$golden" kv_fp8 --activations none --kv-dtype fp8
     rounded "$golden" per_token_experts --activations none --activation-override nvfp4_per_token
+    packed "$golden"
     count=$((count + 1))
 done
 echo "$flips checkpoints of $count with a prompt in which a value fell on the other side of a boundary"
