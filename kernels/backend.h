@@ -60,8 +60,10 @@ typedef enum NormKind {
 
 typedef enum ActKind {
     ACT_SWIGLU, /* g' * sigmoid(alpha * g') * (u' + beta), g' = min(g, limit), |u'| <= limit */
-    ACT_SITU,   /* beta * tanh(g / beta) * sigmoid(g) * u (Kimi-K3) */
-    ACT_RELU2   /* max(g, 0)^2, of an FFN without an up projection (Nemotron-H) */
+    /* beta * tanh(g / beta) * sigmoid(g) * u', u' = limit * tanh(u / limit), or u where limit is
+     * infinite (Kimi-K3) */
+    ACT_SITU,
+    ACT_RELU2 /* max(g, 0)^2, of an FFN without an up projection (Nemotron-H) */
 } ActKind;
 
 typedef struct ActSpec {

@@ -11,7 +11,8 @@
 static const ActSpec silu = {ACT_SWIGLU, 1.0f, 0.0f, INFINITY},
                      swigluoai = {ACT_SWIGLU, 1.702f, 1.0f, 7.0f},
                      clamped = {ACT_SWIGLU, 1.0f, 0.0f, 10.0f},
-                     situ = {ACT_SITU, 1.0f, 4.0f, INFINITY};
+                     situ = {ACT_SITU, 1.0f, 4.0f, INFINITY},
+                     situ_both = {ACT_SITU, 1.0f, 4.0f, 25.0f};
 
 typedef struct Case {
     const char *name;
@@ -81,7 +82,17 @@ static const Case cases[] = {
      true,
      3,
      {2, 9, 1}},
-    {"mxfp8 situ", 96, 32, FORMAT_MXFP8, FORMAT_MXFP8, FORMAT_MXFP8, &situ, false, true, 2, {7, 5}},
+    {"mxfp8 situ",
+     96,
+     32,
+     FORMAT_MXFP8,
+     FORMAT_MXFP8,
+     FORMAT_MXFP8,
+     &situ_both,
+     false,
+     true,
+     2,
+     {7, 5}},
     {"int4", 70, 90, FORMAT_INT4, FORMAT_INT4, FORMAT_INT4, &silu, false, true, 2, {14, 1}},
     {"q8_0 and iq2",
      256,
@@ -99,6 +110,8 @@ static const Case cases[] = {
 
 static double gated_exactly(double g, double u, const ActSpec *a)
 {
+    if (a->kind == ACT_SITU && a->limit < INFINITY)
+        u = a->limit * tanh(u / (double)a->limit);
     if (a->kind == ACT_SITU)
         return a->beta * tanh(g / (double)a->beta) / (1 + exp(-g)) * u;
     g = fmin(g, a->limit);
