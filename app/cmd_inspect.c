@@ -447,10 +447,9 @@ int cmd_inspect(int argc, char **argv)
         print_help(options, n);
         return 0;
     }
-    if (st == ST_OK && (k.model != NULL) + n_dirs != 1)
-        st = err_set(&e, ST_USAGE, k.model ? "MODEL is given twice" : "MODEL is missing");
+    if (st == ST_OK)
+        st = app_one_model(&k.model, dirs, n_dirs, &e);
     if (st != ST_OK)
         return app_usage("inspect", &e);
-    k.model = k.model ? k.model : dirs[0];
     return k.digest || k.deep ? app_with_ranks(argc, argv, run_deep, &k) : run_headers(&k);
 }

@@ -94,9 +94,9 @@ int cmd_pack(int argc, char **argv)
         puts("\nExample: mpirun -n 4 moebatch pack MODEL -o model.h5");
         return 0;
     }
-    if (st == ST_OK && n_dirs == 1)
-        k.model = dirs[0];
-    if (st == ST_OK && (!k.model || !k.out))
-        st = err_set(&e, ST_USAGE, "%s is missing", k.model ? "-o FILE" : "MODEL");
+    if (st == ST_OK)
+        st = app_one_model(&k.model, dirs, n_dirs, &e);
+    if (st == ST_OK && !k.out)
+        st = err_set(&e, ST_USAGE, "-o FILE is missing");
     return st == ST_OK ? app_with_ranks(argc, argv, run, &k) : app_usage("pack", &e);
 }

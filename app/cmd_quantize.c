@@ -37,8 +37,9 @@ static int run(void *ctx, Comm *comm, Status *st, Err *e)
     QuantizeResult r;
     Team *team = NULL;
     int threads = q->o.job.engine.threads ? q->o.job.engine.threads : comm->n_cores;
-    *st = ST_OK;
-    if (q->rows)
+    q->job.will_calibrate = q->rows != NULL;
+    *st = quantize_check(&q->job, comm, e);
+    if (*st == ST_OK && q->rows)
         *st = calibrate_run(&q->o.job.engine, comm, q->rows, q->calib_tokens, q->o.job.progress,
                             &seen, e);
     if (*st == ST_OK && q->rows)
@@ -66,33 +67,36 @@ static int run(void *ctx, Comm *comm, Status *st, Err *e)
 
 static void print_help(const Option *options, size_t n)
 {
-    puts("Usage: moebatch quantize MODEL -o DIR --recipe NAME|FILE [options]\n\n"
+    puts("Usage: [mpirun -n RANKS] moebatch quantize MODEL -o DIR --recipe NAME|FILE [options]\n\n"
          "Writes a checkpoint with its linear layers and experts in another format, in the layout "
-         "that\nModelOpt, compressed-tensors (int4) or gpt-oss (its mxfp4) publish. Interrupted, "
-         "the "
-         "same\ncommand goes on where it stopped.\n\n"
-         "Recipes: fp8-static, fp8-dynamic (a scale per row), fp8 (static with --calibrate, else "
-         "dynamic),\nfp8-block, nvfp4, w4a16_nvfp4, mxfp8, mxfp4, int4, q8_0; or a JSON file of "
-         "rules,\n"
-         "  {\"rules\": [{\"match\": \"experts\", \"format\": \"nvfp4\"}, {\"match\": "
-         "\"attention\", "
-         "\"format\": \"fp8\"}]}\n"
+         "that\n"
+         "ModelOpt, compressed-tensors (int4) or gpt-oss (its mxfp4) publish. Interrupted, the "
+         "same\n"
+         "command goes on where it stopped.\n\n"
+         "Recipes: fp8-static and nvfp4 (both with --calibrate), fp8-dynamic (a scale per row), "
+         "fp8\n"
+         "(static with --calibrate, else dynamic), fp8-block, w4a16_nvfp4, mxfp8, mxfp4, int4, "
+         "q8_0;\n"
+         "or a JSON file of rules,\n"
+         "  {\"rules\": [{\"match\": \"experts\", \"format\": \"nvfp4\"},\n"
+         "             {\"match\": \"attention\", \"format\": \"fp8\"}]}\n"
          "where match is all, experts, shared, dense, attention or a module's name with *, and the "
-         "first that\nmatches counts; format may also be bf16 or keep.\n");
+         "first\n"
+         "that matches counts; format may also be bf16 or keep.\n"
+         "Options of a model's run (--max-model-len to --isa) are those of calibration.\n");
     options_print(options, n);
 }
 
 static Status check(Quantize *q, int n_models, const char *const *models, Err *e)
 {
     EngineConfig *g = &q->o.job.engine;
-    if ((g->model_dir != NULL) + n_models != 1)
-        return err_set(e, ST_USAGE, g->model_dir ? "MODEL is given twice" : "MODEL is missing");
-    if (n_models == 1)
-        g->model_dir = models[0];
+    TRY(app_one_model(&g->model_dir, models, n_models, e));
     TRY(job_options_finish(&q->o, e));
     q->job.model = g->model_dir;
     if (!q->job.out || !q->job.recipe)
         return err_set(e, ST_USAGE, "%s is missing", q->job.out ? "--recipe" : "--output");
+    if (q->calib_tokens > 0 && !q->rows)
+        return err_set(e, ST_USAGE, "--calib-tokens needs --calibrate");
     q->job.kv_fp8 = q->rows != NULL;
     if (q->kv_cache) {
         q->job.kv_given = true;
@@ -120,7 +124,7 @@ int cmd_quantize(int argc, char **argv)
     const Option own[] = {
         {"--output", "-o", OPTION_TEXT, &q.job.out, NULL, 0, 0, "DIR", "where to write"},
         {"--recipe", NULL, OPTION_TEXT, &q.job.recipe, NULL, 0, 0, "NAME",
-         "a recipe's name, or a file"},
+         "a recipe's name, or a file of rules"},
         {"--experts-only", NULL, OPTION_FLAG, &q.job.experts_only, NULL, 0, 0, NULL,
          "a named recipe for the routed experts alone"},
         {"--calibrate", NULL, OPTION_TEXT, &q.rows, NULL, 0, 0, "FILE",

@@ -78,6 +78,15 @@ Status job_options_finish(JobOptions *o, Err *e)
     return progress_parse(o->progress, &o->job.progress, e);
 }
 
+Status app_one_model(const char **model, const char *const *args, int n_args, Err *e)
+{
+    if ((*model != NULL) + n_args != 1)
+        return err_set(e, ST_USAGE, *model ? "MODEL is given twice" : "MODEL is missing");
+    if (n_args == 1)
+        *model = args[0];
+    return ST_OK;
+}
+
 int app_with_ranks(int argc, char **argv, int (*run)(void *ctx, Comm *comm, Status *st, Err *e),
                    void *ctx)
 {

@@ -22,6 +22,10 @@ size_t job_options_engine(JobOptions *o, Option *out);
 /* After parsing: words to values. */
 Status job_options_finish(JobOptions *o, Err *e);
 
+/* MODEL is an argument or the value of -m: *model has it, whichever it was. ST_USAGE unless it was
+ * given once. */
+Status app_one_model(const char **model, const char *const *args, int n_args, Err *e);
+
 /* Starts the ranks, runs, prints the error if any (rank 0), ends the ranks: the exit code. run
  * gets ctx. */
 int app_with_ranks(int argc, char **argv, int (*run)(void *ctx, Comm *comm, Status *st, Err *e),

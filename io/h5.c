@@ -2,6 +2,7 @@
 #include "io/h5.h"
 
 #include "io/durable.h"
+#include "io/h5_internal.h"
 
 #include <fcntl.h>
 #include <hdf5.h>
@@ -18,6 +19,14 @@ struct H5Out {
     char path[4096], tmp[4104];
 };
 
+void h5_begin(void)
+{
+    /* A file on a full disk cannot be closed, and HDF5 crashes when it tries again at exit. It may
+     * not: nothing of ours waits for that. */
+    (void)H5dont_atexit();
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* errors travel as Err, not to stderr */
+}
+
 static herr_t first_message(unsigned n, const H5E_error2_t *err, void *ctx)
 {
     (void)n;
@@ -25,11 +34,16 @@ static herr_t first_message(unsigned n, const H5E_error2_t *err, void *ctx)
     return 1; /* the innermost is enough */
 }
 
-static Status h5_failed(const H5Out *h, const char *what, Err *e)
+const char *h5_why(void)
 {
     const char *why = NULL;
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, first_message, &why);
-    return err_set(e, ST_IO, "%s: %s: HDF5: %s", h->tmp, what, why ? why : "failed");
+    return why ? why : "failed";
+}
+
+static Status h5_failed(const H5Out *h, const char *what, Err *e)
+{
+    return err_set(e, ST_IO, "%s: %s: HDF5: %s", h->tmp, what, h5_why());
 }
 
 Status h5_create(const char *path, H5Out **out, Err *e)
@@ -43,7 +57,7 @@ Status h5_create(const char *path, H5Out **out, Err *e)
         return err_set(e, ST_USAGE, "%.100s...: path too long", path);
     }
     snprintf(h->tmp, sizeof h->tmp, "%s.tmp", path);
-    H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* errors travel as Err, not to stderr */
+    h5_begin();
     h->link_props = H5Pcreate(H5P_LINK_CREATE);
     h->set_props = H5Pcreate(H5P_DATASET_CREATE);
     h->file_props = H5Pcreate(H5P_FILE_ACCESS);
@@ -177,11 +191,6 @@ Status h5_put_int64(H5Out *h, const char *object, const char *name, const int64_
     if (space >= 0)
         H5Sclose(space);
     return st;
-}
-
-const char *h5_tmp_path(const H5Out *h)
-{
-    return h->tmp;
 }
 
 static Status sync_file(const char *path, Err *e)

@@ -30,7 +30,6 @@ Status h5_reserve(H5Out *h, const char *name, int rank, const int64_t *dims, uin
 Status h5_put_text(H5Out *h, const char *object, const char *name, const char *text, Err *e);
 Status h5_put_int64(H5Out *h, const char *object, const char *name, const int64_t *values, int n,
                     Err *e);
-const char *h5_tmp_path(const H5Out *h);
 /* Closes, syncs and renames to PATH. Frees h also on failure; then PATH.tmp is gone. */
 Status h5_commit(H5Out *h, Err *e);
 /* Gives up: removes PATH.tmp. NULL is fine. */

@@ -1,6 +1,8 @@
 /* io/h5_read.c - reading; see h5.h. Whatever a file says is checked before it is believed. */
 #include "io/h5.h"
 
+#include "io/h5_internal.h"
+
 #include <hdf5.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,18 +15,9 @@ struct H5In {
     char path[4096];
 };
 
-static herr_t first_message(unsigned n, const H5E_error2_t *err, void *ctx)
-{
-    (void)n;
-    *(const char **)ctx = err->desc;
-    return 1; /* the innermost is enough */
-}
-
 static Status failed(const H5In *h, const char *what, Err *e)
 {
-    const char *why = NULL;
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, first_message, &why);
-    return err_set(e, ST_IO, "%s: %s: HDF5: %s", h->path, what, why ? why : "failed");
+    return err_set(e, ST_IO, "%s: %s: HDF5: %s", h->path, what, h5_why());
 }
 
 Status h5_open(const char *path, H5In **out, Err *e)
@@ -43,7 +36,7 @@ Status h5_open(const char *path, H5In **out, Err *e)
         st = err_errno(e, "%s", path);
     if (st == ST_OK) {
         h->len = (uint64_t)info.st_size;
-        H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+        h5_begin();
         hid_t props = H5Pcreate(H5P_FILE_ACCESS);
 #if H5_VERSION_GE(1, 10, 7)
         (void)H5Pset_file_locking(props, false, true); /* nobody writes; some file systems cannot */

@@ -102,13 +102,19 @@ Status pack_file_read(const char *path, size_t limit, char **out, size_t *len, E
     H5In *h;
     *out = NULL;
     *len = 0;
-    if (!name || !pack_file_has(path)) {
+    if (!name) {
         errno = ENOENT;
         return err_errno(e, "%s", path);
     }
     snprintf(object, sizeof object, "/files/%.400s", name);
     TRY(h5_open(pack, &h, e));
-    Status st = read_object(h, path, object, limit, out, len, e);
+    Status st;
+    if (h5_has(h, "/files") && h5_has(h, object)) {
+        st = read_object(h, path, object, limit, out, len, e);
+    } else {
+        errno = ENOENT;
+        st = err_errno(e, "%s", path);
+    }
     h5_close(h);
     return st;
 }

@@ -14,8 +14,6 @@ typedef struct KeptBank {
     int64_t cols;
 } KeptBank;
 
-/* Whether this build knows the layout. */
-bool unpack_knows(const char *layout);
 /* Bytes of one matrix; ST_INPUT where such a bank, or its layout, cannot be. */
 Status unpack_mat_bytes(const KeptBank *k, size_t *out, Err *e);
 /* The codes of one part of mat [unpack_mat_bytes] to where codes, row_bytes and unit_stride say, as

@@ -2,6 +2,8 @@
  * lists, matrices that are there twice, scales of the cache, unequal scales. */
 #include "model/lint_internal.h"
 
+#include "io/side_files.h"
+
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,12 +51,6 @@ static void lint_recipe(Checkpoint *c, StrBuf *out)
 
 /* --- files --- */
 
-static bool ends_in(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 /* Parts left over from an earlier export, or copied beside the others: what readers that take all
  * of "model*.safetensors" would take, too. */
 static void lint_files(const char *dir, const Checkpoint *c, StrBuf *out)
@@ -63,8 +59,8 @@ static void lint_files(const char *dir, const Checkpoint *c, StrBuf *out)
     if (!d)
         return;
     for (const struct dirent *entry; (entry = readdir(d)) != NULL;) {
-        bool known =
-            strncmp(entry->d_name, "model", 5) != 0 || !ends_in(entry->d_name, ".safetensors");
+        bool known = strncmp(entry->d_name, "model", 5) != 0 ||
+                     !file_name_ends(entry->d_name, ".safetensors");
         for (int i = 0; i < c->files.n_parts && !known; i++)
             known = strcmp(c->files.parts[i].name, entry->d_name) == 0;
         if (!known)

@@ -69,20 +69,22 @@ void modules_free(Modules *m)
     *m = (Modules){0};
 }
 
-void module_name(const Module *m, char *out)
+int module_stem(const char *tensor)
 {
     static const char *const suffixes[] = {".weight", ".weight_packed", "_blocks"};
-    const char *name = m->t->weight->name;
-    size_t len = strlen(name);
+    size_t len = strlen(tensor);
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
         size_t n = strlen(suffixes[i]);
-        if (len > n && strcmp(name + len - n, suffixes[i]) == 0) {
-            len -= n;
-            break;
-        }
+        if (len > n && strcmp(tensor + len - n, suffixes[i]) == 0)
+            return (int)(len - n);
     }
-    snprintf(out, MODULE_NAME_MAX, "%.*s", (int)(len < MODULE_NAME_MAX ? len : MODULE_NAME_MAX - 1),
-             name);
+    return (int)len;
+}
+
+void module_name(const Module *m, char *out)
+{
+    const char *name = m->t->weight->name;
+    snprintf(out, MODULE_NAME_MAX, "%.*s", module_stem(name), name);
 }
 
 void module_weight_name(const Module *m, char *out)

@@ -24,6 +24,8 @@ typedef struct Modules {
 Status modules_create(const Checkpoint *c, const Arch *arch, Modules *out, Err *e);
 void modules_free(Modules *m); /* all zero is fine, and so is twice */
 
+/* Letters of "P" in "P.weight", "P.weight_packed" and "P_blocks"; other names count whole. */
+int module_stem(const char *tensor);
 /* "model.layers.0.self_attn.q_proj" in out[MODULE_NAME_MAX]; of a stack the name without suffix,
  * "model.layers.0.mlp.experts.down_proj". */
 void module_name(const Module *m, char *out);

@@ -8,9 +8,9 @@
 #include "io/clock.h"
 #include "io/digest.h"
 #include "io/h5.h"
+#include "io/side_files.h"
 #include "model/keeper.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_FILE_BYTES = 256 << 20, NAME_CAP = 512, MOST_FILES = 256 };
+enum { NAME_CAP = 512 };
 
 typedef struct Pack {
     const char *dir, *out;
@@ -119,28 +119,12 @@ static int64_t data_bytes(const Pack *p, int part)
 
 /* --- the file, by rank 0 --- */
 
-static bool is_weights(const char *name)
-{
-    static const char *const ends[] = {".safetensors", ".safetensors.index.json",
-                                       ".bin",         ".bin.index.json",
-                                       ".pt",          ".pth",
-                                       ".gguf",        ".h5",
-                                       ".onnx",        ".msgpack"};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (n >= strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
-            return true;
-    return false;
-}
-
 static Status put_file(Pack *p, const char *name, Err *e)
 {
     char path[FILE_PATH_MAX], object[NAME_CAP], *text;
     size_t len;
     TRY(file_join(path, p->dir, name, e));
-    if (!file_exists(path))
-        return ST_OK;
-    TRY(file_read(path, MOST_FILE_BYTES, &text, &len, e));
+    TRY(file_read(path, SIDE_FILE_MAX, &text, &len, e));
     snprintf(object, sizeof object, "/files/%.400s", name);
     int64_t n = (int64_t)len, crc = crc32_of(0, text, len);
     Status st = h5_write(p->h5, object, H5_UINT8, 1, &n, text, e);
@@ -150,39 +134,17 @@ static Status put_file(Pack *p, const char *name, Err *e)
     return st;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* Configuration, tokenizer and template: every small file beside the weights, in the order of their
- * names so that equal models make equal packs. */
+/* Configuration, tokenizer and template, in the order of their names so that equal models make equal
+ * packs. */
 static Status put_files(Pack *p, Err *e)
 {
-    char *names[MOST_FILES];
-    int n = 0;
+    char **names;
+    int n;
+    TRY(side_files_list(p->dir, &names, &n, e));
     Status st = ST_OK;
-    DIR *d = opendir(p->dir);
-    if (!d)
-        return err_errno(e, "%s", p->dir);
-    for (struct dirent *entry; st == ST_OK && (entry = readdir(d));) {
-        if (entry->d_name[0] == '.' || is_weights(entry->d_name))
-            continue;
-        if (n == MOST_FILES)
-            st = err_set(e, ST_INPUT, "%s: more than %d files beside the weights", p->dir,
-                         MOST_FILES);
-        else if (!(names[n] = strdup(entry->d_name)))
-            st = err_set(e, ST_MEMORY, "out of memory for the names in %s", p->dir);
-        else
-            n++;
-    }
-    closedir(d);
-    qsort(names, (size_t)n, sizeof *names, by_name);
-    for (int i = 0; i < n; i++) {
-        if (st == ST_OK)
-            st = put_file(p, names[i], e);
-        free(names[i]);
-    }
+    for (int i = 0; i < n && st == ST_OK; i++)
+        st = put_file(p, names[i], e);
+    free(names);
     return st;
 }
 

@@ -4,7 +4,7 @@
 #include "io/digest.h"
 #include "io/durable.h"
 #include "io/log.h"
-#include "io/pack_file.h"
+#include "io/side_files.h"
 #include "model/quantize_config.h"
 #include "model/quantize_write.h"
 #include "model/weights.h"
@@ -16,8 +16,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { MAX_SMALL_FILE = 256 << 20 };
 
 typedef struct Run {
     const QuantizeJob *job;
@@ -82,30 +80,53 @@ fail:
     return st;
 }
 
-static Status make_plan(Run *r, Err *e)
+static Status open_source(Run *r, Err *e)
 {
     const QuantizeJob *job = r->job;
     const Observer *seen = job->seen;
     GenerationDefaults generation;
-    char identity[65];
     TRY(arch_load(job->model, job->accept_keys, job->n_accept_keys, &r->arch, &generation, e));
     TRY(checkpoint_open(job->model, &r->arch, &r->source, e));
     if (seen && (seen->n_layers < r->arch.n_layers || seen->n_experts < r->arch.router.n_experts))
         return err_set(e, ST_USAGE, "calibrated with a model of %d layers and %d experts",
                        seen->n_layers, seen->n_experts);
-    TRY(quantize_rules_load(job->recipe, job->experts_only, job->seen != NULL, &r->rules, e));
-    TRY(identify(r, identity, e));
-    PlanRequest request = {.source = &r->source,
-                           .arch = &r->arch,
-                           .rules = &r->rules,
-                           .seen = job->seen,
-                           .identity = identity,
-                           .part_bytes = job->part_bytes,
-                           .kv_fp8 = r->rules.kv_given ? r->rules.kv_fp8 : job->kv_fp8};
+    return quantize_rules_load(job->recipe, job->experts_only, job->seen || job->will_calibrate,
+                               &r->rules, e);
+}
+
+static Status make_request(Run *r, PlanRequest *out, Err *e)
+{
+    const QuantizeJob *job = r->job;
+    *out = (PlanRequest){.source = &r->source,
+                         .arch = &r->arch,
+                         .rules = &r->rules,
+                         .seen = job->seen,
+                         .will_calibrate = job->will_calibrate,
+                         .part_bytes = job->part_bytes,
+                         .kv_fp8 = r->rules.kv_given ? r->rules.kv_fp8 : job->kv_fp8};
     if (job->kv_given)
-        request.kv_fp8 = job->kv_fp8;
-    if (request.kv_fp8 && !job->seen)
+        out->kv_fp8 = job->kv_fp8;
+    if (out->kv_fp8 && !job->seen && !job->will_calibrate)
         return err_set(e, ST_USAGE, "scales of the KV cache need --calibrate");
+    return ST_OK;
+}
+
+static Status check_plan(Run *r, Err *e)
+{
+    PlanRequest request;
+    TRY(open_source(r, e));
+    TRY(make_request(r, &request, e));
+    return quantize_plan_check(&request, e);
+}
+
+static Status make_plan(Run *r, Err *e)
+{
+    PlanRequest request;
+    char identity[65];
+    TRY(open_source(r, e));
+    TRY(make_request(r, &request, e));
+    TRY(identify(r, identity, e));
+    request.identity = identity;
     return quantize_plan_make(&request, &r->plan, e);
 }
 
@@ -114,7 +135,7 @@ static Status make_configs(Run *r, Err *e)
     char path[FILE_PATH_MAX], *text;
     size_t len;
     TRY(file_join(path, r->job->model, "config.json", e));
-    TRY(file_read(path, MAX_SMALL_FILE, &text, &len, e));
+    TRY(file_read(path, SIDE_FILE_MAX, &text, &len, e));
     Status st = quantize_config(&r->plan, &r->source, text, len, &r->config, &r->hf_quant, e);
     free(text);
     if (st != ST_OK)
@@ -125,41 +146,6 @@ static Status make_configs(Run *r, Err *e)
 }
 
 /* --- the directory --- */
-
-static bool ends_in(const char *name, const char *suffix)
-{
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
-}
-
-/* Files that say what weights there are, which the new checkpoint has its own of, or weights. */
-static bool is_own(const char *name)
-{
-    static const char *const suffixes[] = {
-        ".safetensors", ".safetensors.tmp", ".index.json", ".bin", ".pt", ".pth", ".gguf", ".h5"};
-    if (strcmp(name, "config.json") == 0 || strcmp(name, "hf_quant_config.json") == 0)
-        return true;
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
-        if (ends_in(name, suffixes[i]))
-            return true;
-    return false;
-}
-
-static Status for_each_file(const char *dir, Status (*visit)(Run *r, const char *name, Err *e),
-                            Run *r, Err *e)
-{
-    Status st = ST_OK;
-    DIR *d = opendir(dir);
-    if (!d)
-        return err_errno(e, "%.300s", dir);
-    struct dirent *entry;
-    while (st == ST_OK && (errno = 0, entry = readdir(d)) != NULL)
-        st = visit(r, entry->d_name, e);
-    if (st == ST_OK && errno != 0)
-        st = err_errno(e, "%.300s", dir);
-    closedir(d);
-    return st;
-}
 
 static int part_of(const Run *r, const char *name)
 {
@@ -184,14 +170,15 @@ static Status check_file(Run *r, const char *name, Err *e)
     char path[FILE_PATH_MAX];
     bool ours = false;
     int part = part_of(r, name);
-    if (!ends_in(name, ".safetensors"))
+    /* An unfinished part is of no use to anybody. */
+    if (!file_name_ends(name, ".safetensors") && !file_name_ends(name, ".safetensors.tmp"))
         return ST_OK;
     if (part >= 0)
         TRY(is_done(r, part, &ours, e));
     if (ours)
         return ST_OK;
     TRY(file_join(path, r->job->out, name, e));
-    if (!r->job->overwrite)
+    if (!r->job->overwrite && file_name_ends(name, ".safetensors"))
         return err_set(
             e, ST_INPUT,
             "%.300s: not of this model, recipe and calibration; give an empty directory, "
@@ -200,10 +187,25 @@ static Status check_file(Run *r, const char *name, Err *e)
     return unlink(path) == 0 ? ST_OK : err_errno(e, "%.300s", path);
 }
 
-static Status prepare_directory(Run *r, Err *e)
+static Status check_files(Run *r, Err *e)
+{
+    const char *dir = r->job->out;
+    Status st = ST_OK;
+    DIR *d = opendir(dir);
+    if (!d)
+        return err_errno(e, "%.300s", dir);
+    struct dirent *entry;
+    while (st == ST_OK && (errno = 0, entry = readdir(d)) != NULL)
+        st = check_file(r, entry->d_name, e);
+    if (st == ST_OK && errno != 0)
+        st = err_errno(e, "%.300s", dir);
+    closedir(d);
+    return st;
+}
+
+static Status make_directory(const Run *r, Err *e)
 {
     struct stat in, out;
-    char path[FILE_PATH_MAX];
     if (mkdir(r->job->out, 0777) != 0 && errno != EEXIST)
         return err_errno(e, "%.300s", r->job->out);
     if (stat(r->job->model, &in) != 0)
@@ -212,7 +214,15 @@ static Status prepare_directory(Run *r, Err *e)
         return err_errno(e, "%.300s", r->job->out);
     if (in.st_dev == out.st_dev && in.st_ino == out.st_ino)
         return err_set(e, ST_USAGE, "%.300s: is the model itself", r->job->out);
-    TRY(for_each_file(r->job->out, check_file, r, e));
+    return S_ISDIR(out.st_mode) ? ST_OK
+                                : err_set(e, ST_USAGE, "%.300s: is no directory", r->job->out);
+}
+
+static Status prepare_directory(Run *r, Err *e)
+{
+    char path[FILE_PATH_MAX];
+    TRY(make_directory(r, e));
+    TRY(check_files(r, e));
     TRY(file_join(path, r->job->out, "config.json", e));
     /* Until all parts are there, nobody should take this for a checkpoint. */
     bool all = true;
@@ -223,40 +233,28 @@ static Status prepare_directory(Run *r, Err *e)
     return ST_OK;
 }
 
-static Status copy_text(const Run *r, const char *name, Err *e)
+static Status copy_file(const Run *r, const char *name, Err *e)
 {
     char from[FILE_PATH_MAX], to[FILE_PATH_MAX], *text;
     size_t len;
     TRY(file_join(from, r->job->model, name, e));
     TRY(file_join(to, r->job->out, name, e));
-    TRY(file_read(from, MAX_SMALL_FILE, &text, &len, e));
+    TRY(file_read(from, SIDE_FILE_MAX, &text, &len, e));
     Status st = durable_replace(to, text, len, e);
     free(text);
     return st;
 }
 
-static Status copy_file(Run *r, const char *name, Err *e)
-{
-    char from[FILE_PATH_MAX];
-    struct stat info;
-    if (name[0] == '.' || is_own(name))
-        return ST_OK;
-    TRY(file_join(from, r->job->model, name, e));
-    if (stat(from, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > MAX_SMALL_FILE)
-        return ST_OK;
-    return copy_text(r, name, e);
-}
-
-/* The same of a pack. */
-static Status copy_packed(const Run *r, Err *e)
+/* Tokenizer, template and the like; the new checkpoint has a configuration of its own. */
+static Status copy_files(const Run *r, Err *e)
 {
     char **names;
     int n;
-    TRY(pack_file_names(r->job->model, &names, &n, e));
+    TRY(side_files_list(r->job->model, &names, &n, e));
     Status st = ST_OK;
     for (int i = 0; i < n && st == ST_OK; i++)
-        if (!is_own(names[i]))
-            st = copy_text(r, names[i], e);
+        if (strcmp(names[i], "config.json") != 0 && strcmp(names[i], "hf_quant_config.json") != 0)
+            st = copy_file(r, names[i], e);
     free(names);
     return st;
 }
@@ -273,8 +271,7 @@ static Status put_text(const Run *r, const char *name, const StrBuf *text, Err *
 
 static Status finish_directory(Run *r, Err *e)
 {
-    TRY(pack_file_is(r->job->model) ? copy_packed(r, e)
-                                    : for_each_file(r->job->model, copy_file, r, e));
+    TRY(copy_files(r, e));
     TRY(put_text(r, "model.safetensors.index.json", &r->index, e));
     TRY(put_text(r, "hf_quant_config.json", &r->hf_quant, e));
     return put_text(r, "config.json", &r->config, e);
@@ -316,6 +313,27 @@ static Status sum_up(const Run *r, Comm *comm, QuantizeResult *out, Err *e)
     return ST_OK;
 }
 
+static void close_run(Run *r)
+{
+    quantize_plan_free(&r->plan);
+    quantize_rules_free(&r->rules);
+    checkpoint_close(&r->source);
+    arch_free(&r->arch);
+    strbuf_free(&r->config);
+    strbuf_free(&r->hf_quant);
+    strbuf_free(&r->index);
+}
+
+Status quantize_check(const QuantizeJob *job, Comm *comm, Err *e)
+{
+    Run r = {.job = job};
+    Status st = dist_agree(comm, check_plan(&r, e), e);
+    if (st == ST_OK)
+        st = dist_agree(comm, comm->rank == 0 ? make_directory(&r, e) : ST_OK, e);
+    close_run(&r);
+    return st;
+}
+
 Status quantize_run(const QuantizeJob *job, Comm *comm, QuantizeResult *out, Err *e)
 {
     Run r = {.job = job};
@@ -329,12 +347,6 @@ Status quantize_run(const QuantizeJob *job, Comm *comm, QuantizeResult *out, Err
     TRY_GOTO(dist_agree(comm, comm->rank == 0 ? finish_directory(&r, e) : ST_OK, e));
     st = sum_up(&r, comm, out, e);
 fail:
-    quantize_plan_free(&r.plan);
-    quantize_rules_free(&r.rules);
-    checkpoint_close(&r.source);
-    arch_free(&r.arch);
-    strbuf_free(&r.config);
-    strbuf_free(&r.hf_quant);
-    strbuf_free(&r.index);
+    close_run(&r);
     return st;
 }

@@ -17,6 +17,7 @@ typedef struct QuantizeJob {
     const char *recipe; /* a name or a file: quantize_rules.h */
     bool experts_only;
     const Observer *seen; /* what calibration saw; NULL: there was none */
+    bool will_calibrate;  /* for quantize_check: seen is not there yet */
     bool kv_given,
         kv_fp8;         /* whether k_scale and v_scale are wanted; by default with calibration, as
                               far as the format has them */
@@ -35,6 +36,9 @@ typedef struct QuantizeResult { /* over all ranks */
     int unseen_experts; /* projections of experts that saw no token, and took their layer's value */
 } QuantizeResult;
 
+/* Collective. Refuses what headers, rules and directories show to be impossible, before anybody
+ * calibrates for hours; makes job->out. */
+Status quantize_check(const QuantizeJob *job, Comm *comm, Err *e);
 /* Collective. Messages name file, tensor or rule. */
 Status quantize_run(const QuantizeJob *job, Comm *comm, QuantizeResult *out, Err *e);
 

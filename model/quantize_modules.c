@@ -3,6 +3,7 @@
 #include "model/quantize_plan_internal.h"
 
 #include "model/family.h"
+#include "model/modules.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,22 +25,9 @@ const char *plan_text(PlanMaker *m, const char *fmt, ...)
     return kept;
 }
 
-/* "P" of "P.weight", "P.weight_packed", "P_blocks"; other names as they are. */
-static int stem_length(const char *name)
-{
-    static const char *const suffixes[] = {".weight", ".weight_packed", "_blocks"};
-    size_t len = strlen(name);
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        size_t n = strlen(suffixes[i]);
-        if (len > n && strcmp(name + len - n, suffixes[i]) == 0)
-            return (int)(len - n);
-    }
-    return (int)len;
-}
-
 const char *plan_stem(PlanMaker *m, const TensorEntry *t)
 {
-    return plan_text(m, "%.*s", stem_length(t->name), t->name);
+    return plan_text(m, "%.*s", module_stem(t->name), t->name);
 }
 
 /* text without its last n parts between dots. */
@@ -85,7 +73,7 @@ static Status check_target(PlanMaker *m, const PlanModule *module)
         module->target != TARGET_BF16)
         return err_set(m->e, ST_INPUT, "%.200s: an embedding can be stored as q8_0 only",
                        module->name);
-    if (t->static_inputs && !m->request->seen)
+    if (t->static_inputs && !m->request->seen && !m->request->will_calibrate)
         return err_set(m->e, ST_USAGE, "%s needs calibrated inputs: give --calibrate, or take %s",
                        t->name, module->target == TARGET_NVFP4 ? "w4a16_nvfp4" : "fp8-dynamic");
     if (!x)

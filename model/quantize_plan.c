@@ -584,6 +584,16 @@ fail:
     return st;
 }
 
+Status quantize_plan_check(const PlanRequest *request, Err *e)
+{
+    QuantizePlan plan = {0};
+    Err own_error = {0};
+    PlanMaker m = {.request = request, .plan = &plan, .e = e ? e : &own_error};
+    Status st = plan_find_modules(&m);
+    quantize_plan_free(&plan);
+    return st;
+}
+
 void quantize_plan_free(QuantizePlan *p)
 {
     for (int i = 0; i < p->n_parts; i++)

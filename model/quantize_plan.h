@@ -78,6 +78,7 @@ typedef struct PlanRequest {
     const Arch *arch;
     QuantizeRules *rules;
     const Observer *seen; /* what calibration saw; NULL: there was none */
+    bool will_calibrate;  /* for quantize_plan_check: seen is not there yet */
     const char *identity; /* of source, rules and calibration, in hex: put into every part */
     int64_t part_bytes;   /* a part ends with the module that takes it over this */
     bool kv_fp8;          /* wanted; needs the calibration */
@@ -85,6 +86,9 @@ typedef struct PlanRequest {
 
 /* Borrows the source and the arena's names; messages name the module. */
 Status quantize_plan_make(const PlanRequest *request, QuantizePlan *out, Err *e);
+/* Only refuses what quantize_plan_make would refuse of the rules; identity and part_bytes do not
+ * matter. */
+Status quantize_plan_check(const PlanRequest *request, Err *e);
 void quantize_plan_free(QuantizePlan *p); /* all zero is fine, and so is twice */
 
 #endif

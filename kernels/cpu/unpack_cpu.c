@@ -13,15 +13,10 @@ static int level_of(const char *layout)
     return -1;
 }
 
-bool unpack_knows(const char *layout)
-{
-    return level_of(layout) >= 0;
-}
-
 Status unpack_mat_bytes(const KeptBank *k, size_t *out, Err *e)
 {
     CpuPart parts[MAX_PARTS];
-    if (!unpack_knows(k->layout))
+    if (level_of(k->layout) < 0)
         return err_set(e, ST_INPUT, "the layout \"%.60s\" is unknown here", k->layout);
     TRY(cpu_check_shape("kept weights", 1, k->parts, k->n_parts, k->cols, e));
     *out = cpu_bank_shape(k->use, k->parts, k->n_parts, k->cols, parts);

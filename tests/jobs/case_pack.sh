@@ -47,6 +47,17 @@ done
 [ "$(wc -l <digests.all)" = "$(($(sort -u digests.all | wc -l) * 2))" ] || fail "other digests"
 "$MOEBATCH" inspect named/model.h5 --deep >"$work/log" 2>&1 || [ $? = 3 ] || fail "inspect --deep"
 
+head -c 1000000 named/model.h5 >cut.h5
+"$MOEBATCH" inspect cut.h5 >"$work/log" 2>&1 && fail "read a pack that was cut"
+grep -q "cut.h5: cannot be opened: HDF5: truncated file" "$work/log" || fail "did not say that the pack was cut"
+
+# A full disk: the message, no crash at exit, and nothing left behind. Only where limits on sizes hold.
+code=0
+(ulimit -f 6000; trap '' XFSZ; exec "$MOEBATCH" pack "$directory" -o full.h5) >"$work/log" 2>&1 || code=$?
+[ "$code" = 1 ] || fail "a full disk ended with $code"
+grep -q "full.h5.tmp: " "$work/log" || fail "did not name the file that did not fit"
+[ ! -e full.h5 ] && [ ! -e full.h5.tmp ] || fail "left a part of a pack behind"
+
 [ -d "$SHARED/goldens" ] || { echo "reference checkpoints skipped: not at $SHARED"; exit 0; }
 echo '{"input_ids": [1, 2, 3, 4, 5, 6, 7, 11, 20, 33], "max_tokens": 9, "ignore_eos": true}' >"$rows"
 for name in qwen3_moe-nvfp4 gpt_oss-nvfp4 gpt_oss-fp8 deepseek_v3-fp8_block deepseek_v3-ct_int4 qwen3_moe-ggml \

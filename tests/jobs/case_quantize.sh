@@ -52,3 +52,14 @@ for dir in packed unpacked; do
 done
 [ -s "$work/packed.sums" ] && cmp "$work/packed.sums" "$work/unpacked.sums" || fail "a pack quantizes to other weights"
 cmp "$work/packed/tokenizer.json" "$work/unpacked/tokenizer.json" || fail "the tokenizer of a pack"
+
+# What cannot be is refused before calibration, which takes hours for a large model, and makes no directory.
+quantize 2 "$work/none" --recipe int4 --calibrate "$work/missing.jsonl" --kv-cache fp8
+expect 1 "a format that the model has no layout for"
+says "there is no published way to store experts" "a format that the model has no layout for"
+[ ! -e "$work/none" ] || fail "made a directory for what it refused"
+quantize 1 "$work/none" --recipe w4a16_nvfp4 --calib-tokens 5
+expect 2 "--calib-tokens alone"
+quantize 1 "$rows" --recipe w4a16_nvfp4
+expect 2 "a file in place of the directory"
+says "is no directory" "a file in place of the directory"
