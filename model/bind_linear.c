@@ -290,7 +290,8 @@ static Status bind_idle(Job *j)
     static const struct {
         const char *suffix, *why;
     } idle[] = {{"input_scale", "activation scales that this format does not use"},
-                {"input_global_scale", "activation scales that this format does not use"}};
+                {"input_global_scale", "activation scales that this format does not use"},
+                {"weight_padded_shape", "a padded shape, which the weights have themselves"}};
     for (size_t i = 0; i < sizeof idle / sizeof *idle; i++) {
         char name[BIND_NAME_MAX];
         if (j->scheme->input && strcmp(j->scheme->input, idle[i].suffix) == 0)
@@ -305,14 +306,15 @@ static Status bind_idle(Job *j)
     return ST_OK;
 }
 
-/* weight_shape [2]: a pack of whole words does not say how long its rows are. */
+/* weight_shape or weight_logical_shape [2]: whole words and blocks do not say how long rows are. */
 static Status bind_shape(Job *j)
 {
     const TensorEntry *t;
     char name[BIND_NAME_MAX];
-    if (!j->scheme->shape)
+    bool blocks = quant_format(j->scheme->format)->unit > 2;
+    if (!j->scheme->shape && !blocks)
         return ST_OK;
-    tensor_name(j, j->scheme->shape, name);
+    tensor_name(j, blocks ? "weight_logical_shape" : j->scheme->shape, name);
     TRY(bind_optional(j->b, name, SHAPES, &t));
     j->out->shape = t;
     const int64_t two[] = {2};

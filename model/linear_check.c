@@ -110,6 +110,7 @@ Status linear_check_codes(const TensorSet *files, const LinearTensors *t, int ex
     TRY(kept_need(files, t->weight, e));
     if (t->shape)
         TRY(kept_need(files, t->shape, e));
+    TRY(check_shape(files, t, e));
     const TensorEntry *w = t->weight;
     const NotFinite *f = NULL;
     switch (t->q.format->id) {
@@ -131,7 +132,7 @@ Status linear_check_codes(const TensorSet *files, const LinearTensors *t, int ex
     case FORMAT_IQ2_XXS:
         return check_blocks(files, w, t->q.format->unit_bytes, e);
     default: /* all 16 codes are numbers */
-        return check_shape(files, t, e);
+        return ST_OK;
     }
     int64_t bytes = t->expert_bytes ? t->expert_bytes : w->bytes;
     int64_t first = expert * t->expert_bytes / f->size;

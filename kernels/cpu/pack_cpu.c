@@ -270,7 +270,7 @@ static void pack_blocks(PackJob *job, int64_t panel, uint8_t *dst)
 {
     int n;
     const BlockMember *member = cpu_block_members(job->t->format->id, &n);
-    for (int64_t block = 0; block < job->t->cols / job->t->format->unit; block++)
+    for (int64_t block = 0; block < (job->t->cols - 1) / job->t->format->unit + 1; block++)
         pack_block(job, panel, block, member, n, dst + (size_t)block * job->part->group_bytes);
 }
 
@@ -329,7 +329,7 @@ void cpu_panel_shape(CpuPart *p, int64_t cols, ScaleType stored)
     if (f->unit > 2) {
         p->group = f->unit;
         p->group_bytes = (size_t)(PANEL * f->unit_bytes);
-        p->panel_bytes = (size_t)(cols / f->unit) * p->group_bytes;
+        p->panel_bytes = (size_t)((cols - 1) / f->unit + 1) * p->group_bytes;
         return;
     }
     if (stored == SCALE_NONE) {

@@ -42,10 +42,9 @@ static Status check_part(const char *name, int n_mats, const WeightPart *part, i
         PTRDIFF_MAX / 32 / n_mats / (part->rows + 2 * PANEL))
         return err_set(e, ST_MEMORY, "%s: %d x [%lld, %lld] is more than any memory holds", name,
                        n_mats, (long long)part->rows, (long long)cols);
-    int64_t block = part->format == FORMAT_MXFP4 ? MX_BLOCK : f->unit > 2 ? f->unit : 1;
-    if (cols % block || (part->format == FORMAT_MXFP4 && part->group != MX_BLOCK))
-        return err_set(e, ST_INPUT, "%s: %lld inputs are not whole %s blocks of %lld", name,
-                       (long long)cols, f->name, (long long)block);
+    if (part->format == FORMAT_MXFP4 && (cols % MX_BLOCK || part->group != MX_BLOCK))
+        return err_set(e, ST_INPUT, "%s: %lld inputs are not whole %s blocks of %d", name,
+                       (long long)cols, f->name, MX_BLOCK);
     return ST_OK;
 }
 
