@@ -113,6 +113,9 @@ static void put_value(const MadeTensor *t, uint64_t key, int64_t at, uint8_t *ou
         memcpy(out, &v, sizeof v);
     else if (t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16)
         memcpy(out, &bits, sizeof bits);
+    int64_t whole = llrintf(v);
+    if (t->dtype == DTYPE_I64)
+        memcpy(out, &whole, sizeof whole);
 }
 
 void made_fill(const MadeModel *m, const MadeTensor *t, int64_t first, int64_t n, uint8_t *out)
