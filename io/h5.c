@@ -132,15 +132,18 @@ Status h5_reserve(H5Out *h, const char *name, int rank, const int64_t *dims, uin
                   Err *e)
 {
     hsize_t extent[H5_MAX_RANK];
-    for (int i = 0; i < rank && i < H5_MAX_RANK; i++)
+    bool empty = false; /* and then nowhere */
+    for (int i = 0; i < rank && i < H5_MAX_RANK; i++) {
         extent[i] = (hsize_t)dims[i];
+        empty |= dims[i] == 0;
+    }
     hid_t props = H5Pcopy(h->set_props), space = H5Screate_simple(rank, extent, NULL), set = -1;
     if (props >= 0 && space >= 0 && H5Pset_alloc_time(props, H5D_ALLOC_TIME_EARLY) >= 0 &&
         H5Pset_fill_time(props, H5D_FILL_TIME_NEVER) >= 0)
         set = H5Dcreate2(h->file, name, H5T_STD_U8LE, space, h->link_props, props, H5P_DEFAULT);
     haddr_t at = set < 0 ? HADDR_UNDEF : H5Dget_offset(set);
-    Status st = at == HADDR_UNDEF ? h5_failed(h, name, e) : ST_OK;
-    *offset = at;
+    Status st = set < 0 || (at == HADDR_UNDEF && !empty) ? h5_failed(h, name, e) : ST_OK;
+    *offset = empty ? 0 : at;
     if (set >= 0 && H5Dclose(set) < 0 && st == ST_OK)
         st = h5_failed(h, name, e);
     if (space >= 0)

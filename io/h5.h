@@ -22,7 +22,7 @@ Status h5_create(const char *path, H5Out **out, Err *e);
 Status h5_write(H5Out *h, const char *name, H5Type type, int rank, const int64_t *dims,
                 const void *data, Err *e);
 /* A contiguous dataset of bytes that the caller writes itself, at *offset of PATH.tmp: page-aligned
- * from H5_ALIGN bytes on. The file has its full length when h5_commit is called; before that, others
+ * from H5_ALIGN bytes on; 0 for one without bytes. The file has its full length when h5_commit is called; before that, others
  * may write there, too. */
 Status h5_reserve(H5Out *h, const char *name, int rank, const int64_t *dims, uint64_t *offset,
                   Err *e);

@@ -47,6 +47,20 @@ done
 [ "$(wc -l <digests.all)" = "$(($(sort -u digests.all | wc -l) * 2))" ] || fail "other digests"
 "$MOEBATCH" inspect named/model.h5 --deep >"$work/log" 2>&1 || [ $? = 3 ] || fail "inspect --deep"
 
+# In small parts, some of which hold nothing but what is in banks.
+"$MOEBATCH" quantize "$directory" -o parts --recipe w4a16_nvfp4 --part-size 1M --progress none >"$work/log" 2>&1 || fail "quantize"
+model=parts
+job 0 parts.plain --threads 1
+expect 0 "many parts"
+pack 2 parts.h5
+model=parts.h5
+job 0 parts.out --threads 1
+expect 0 "a pack of many parts"
+cmp parts.out parts.plain || fail "a pack of many parts gives other results"
+"$MOEBATCH" inspect parts --digest >want.digest
+"$MOEBATCH" inspect parts.h5 --digest >got.digest
+cmp want.digest got.digest || fail "a pack of many parts has other weights"
+
 head -c 1000000 named/model.h5 >cut.h5
 "$MOEBATCH" inspect cut.h5 >"$work/log" 2>&1 && fail "read a pack that was cut"
 grep -q "cut.h5: cannot be opened: HDF5: truncated file" "$work/log" || fail "did not say that the pack was cut"
