@@ -173,16 +173,19 @@ static Status share_input_scales(Model *m, Err *e)
 {
     int n = 2 * m->weights.n_layers;
     int64_t *bits = calloc((size_t)n, sizeof *bits);
-    if (!bits)
-        return err_set(e, ST_MEMORY, "out of memory for the input scales of %d layers", n / 2);
-    for (int i = 0; i < n; i++) {
+    Status st =
+        bits ? ST_OK
+             : err_set(e, ST_MEMORY, "out of memory for the input scales of %d layers", n / 2);
+    st = dist_agree(m->comm, st, e); /* nobody waits for a rank that has no memory */
+    for (int i = 0; i < n && st == ST_OK; i++) {
         const LayerWeights *w = &m->weights.layers[i / 2];
         const RowFormat *f = i % 2 ? &w->experts.inner : &w->expert_rows;
         uint32_t u;
         memcpy(&u, &f->input_scale, sizeof u);
         bits[i] = u;
     }
-    Status st = comm_max_int64(m->comm, bits, n, e);
+    if (st == ST_OK)
+        st = comm_max_int64(m->comm, bits, n, e);
     for (int i = 0; i < n && st == ST_OK; i++) {
         LayerWeights *w = &m->weights.layers[i / 2];
         RowFormat *f = i % 2 ? &w->experts.inner : &w->expert_rows;

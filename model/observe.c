@@ -33,14 +33,15 @@ void observer_free(Observer *o)
 static Status share(float *const *values, int n, Comm *comm, Err *e)
 {
     int64_t *bits = calloc((size_t)n + 1, sizeof *bits);
-    if (!bits)
-        return err_set(e, ST_MEMORY, "not enough memory to share %d magnitudes", n);
-    for (int i = 0; i < n; i++) {
+    Status st = bits ? ST_OK : err_set(e, ST_MEMORY, "not enough memory to share %d magnitudes", n);
+    st = dist_agree(comm, st, e); /* nobody waits for a rank that has no memory */
+    for (int i = 0; i < n && st == ST_OK; i++) {
         uint32_t u;
         memcpy(&u, values[i], sizeof u);
         bits[i] = u;
     }
-    Status st = comm_max_int64(comm, bits, n, e);
+    if (st == ST_OK)
+        st = comm_max_int64(comm, bits, n, e);
     for (int i = 0; i < n && st == ST_OK; i++) {
         uint32_t u = (uint32_t)bits[i];
         memcpy(values[i], &u, sizeof u);
@@ -54,8 +55,9 @@ Status observer_share(Observer *o, Comm *comm, Err *e)
     enum { SINGLE = 9 };
     int n = 0, most = o->n_layers * (SINGLE + 2 * o->n_experts) + 1;
     float **values = calloc((size_t)most, sizeof *values);
-    if (!values)
-        return err_set(e, ST_MEMORY, "not enough memory to share %d magnitudes", most);
+    Status st =
+        values ? ST_OK : err_set(e, ST_MEMORY, "not enough memory to share %d magnitudes", most);
+    TRY_GOTO(dist_agree(comm, st, e));
     values[n++] = &o->head_in;
     for (int i = 0; i < o->n_layers; i++) {
         LayerSeen *s = &o->layers[i];
@@ -67,7 +69,8 @@ Status observer_share(Observer *o, Comm *comm, Err *e)
     }
     for (int i = 0; i < 2 * o->n_layers * o->n_experts; i++)
         values[n++] = &o->experts[i];
-    Status st = share(values, n, comm, e);
+    st = share(values, n, comm, e);
+fail:
     free(values);
     return st;
 }
