@@ -80,14 +80,16 @@ size_t exchange_plan_bytes(const Comm *comm, const Placement *placement,
  * copy of those that stay at home. NULL when there is one rank: nothing is copied then. */
 void *exchange_home_rows(Exchange *x);
 
-/* Collective: swaps counts and choices, sends the first round's rows, and agrees on *n_rounds (>= 1 when any rank has
- * tokens).
+/* Collective: swaps counts and choices, sends the first round's rows, and agrees on *n_rounds (>= 1
+ * when any rank has tokens).
  *   rows    of this layer, and coded rows, unchanged until exchange_results was used
  *   expert  [n_tokens, top_k] 0 .. n_experts-1, or -1 for a choice the router dropped
- *   mine    ST_OK, or this rank's failure: then every rank returns ST_COMM here, together, and none is left waiting.
- *           The failing rank's *e stays as it is. The caller then calls dist_agree, with its own failure where it has
- *           one and else with what begin returned, to learn the message.
- * A choice that is not an expert, or more tokens than planned, fails in the same way, and returns ST_INPUT here. */
+ *   mine    ST_OK, or this rank's failure: then every rank returns ST_COMM here, together, and none
+ *           is left waiting. The failing rank's *e stays as it is. The caller then calls dist_agree,
+ *           with its own failure where it has one and else with what begin returned, to learn the
+ *           message.
+ * A choice that is not an expert, or more tokens than planned, fails in the same way, and returns
+ * ST_INPUT here. */
 Status exchange_begin(Exchange *x, ExchangeRows rows, const int32_t *expert, int n_tokens,
                       Status mine, int *n_rounds, Err *e);
 /* Collective. round = 0 .. n_rounds-1, in order. */

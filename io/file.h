@@ -18,8 +18,8 @@ Status file_join(char *out, const char *dir, const char *name, Err *e);
  * pack (pack_file.h). */
 bool file_exists(const char *path);
 
-/* Reads a regular file, or one in a pack, of at most limit bytes. *out is NUL-terminated (the NUL is not counted in
- * *len) and belongs to the caller, who frees it. Messages name the path. */
+/* Reads a regular file, or one in a pack, of at most limit bytes. *out is NUL-terminated (the
+ * NUL is not counted in *len) and belongs to the caller, who frees it. Messages name the path. */
 Status file_read(const char *path, size_t limit, char **out, size_t *len, Err *e);
 
 /* Exactly bytes offset .. offset+len-1 of an open file. ST_IO names path; a file that ends

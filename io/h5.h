@@ -1,5 +1,5 @@
-/* io/h5.h - the one place that knows HDF5: files written as a whole and renamed into place, and read
- * back by asking where a dataset's bytes lie. One thread at a time. */
+/* io/h5.h - the one place that knows HDF5: files written as a whole and renamed into place, and
+ * read back by asking where a dataset's bytes lie. One thread at a time. */
 #ifndef MB_IO_H5_H
 #define MB_IO_H5_H
 
@@ -21,9 +21,9 @@ Status h5_create(const char *path, H5Out **out, Err *e);
  * row-major; rank 1..4. */
 Status h5_write(H5Out *h, const char *name, H5Type type, int rank, const int64_t *dims,
                 const void *data, Err *e);
-/* A contiguous dataset of bytes that the caller writes itself, at *offset of PATH.tmp: page-aligned
- * from H5_ALIGN bytes on; 0 for one without bytes. The file has its full length when h5_commit is called; before that, others
- * may write there, too. */
+/* A contiguous dataset of bytes that the caller writes itself, at *offset of PATH.tmp:
+ * page-aligned from H5_ALIGN bytes on; 0 for one without bytes. The file has its full length
+ * when h5_commit is called; before that, others may write there, too. */
 Status h5_reserve(H5Out *h, const char *name, int rank, const int64_t *dims, uint64_t *offset,
                   Err *e);
 /* Attributes of a dataset or group ("/": of the file). */

@@ -1,4 +1,5 @@
-/* io/side_files.h - the files of a model that are no weights: configuration, tokenizer, template. */
+/* io/side_files.h - the files of a model that are no weights: configuration, tokenizer,
+ * template. */
 #ifndef MB_IO_SIDE_FILES_H
 #define MB_IO_SIDE_FILES_H
 

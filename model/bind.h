@@ -71,8 +71,8 @@ typedef enum LinearKind {
     LINEAR_OR_PLAIN /* routers, gates and heads: recipes speak of all layers and mean all but these */
 } LinearKind;
 
-/* module as the files spell it, by its weights, which are returned: out[BIND_NAME_MAX]; NULL and as it was: they are not
- * there. */
+/* module as the files spell it, by its weights, which are returned: out[BIND_NAME_MAX]; NULL and
+ * as it was: they are not there. */
 const TensorEntry *bind_spelled(const Binder *b, const char *module, char *out);
 /* The tensors of a module, spelled as in the files, that are stored by scheme (NULL: in full). */
 Status bind_scheme(Binder *b, const char *module, const QuantScheme *scheme, int64_t rows,

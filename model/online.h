@@ -1,8 +1,8 @@
 /* model/online.h - quantizes the weights of a plain checkpoint while they are loaded.
  *
  * One matrix at a time becomes codes and scales, and these go to the backend like stored ones: a
- * rank needs memory for its largest matrix's codes and a few float32 rows per thread, not more. What
- * is taken, and how, is contract.md section 7: all linear layers and experts but routers,
+ * rank needs memory for its largest matrix's codes and a few float32 rows per thread, not more.
+ * What is taken, and how, is contract.md section 7: all linear layers and experts but routers,
  * embeddings, lm_head, gates of shared experts and kv_b_proj. NVFP4 is formats.md section 4:
  * matrices that stand in one bank (gate and up; q, k and v) share their tensor's scale. */
 #ifndef MB_MODEL_ONLINE_H

@@ -134,8 +134,8 @@ static Status put_file(Pack *p, const char *name, Err *e)
     return st;
 }
 
-/* Configuration, tokenizer and template, in the order of their names so that equal models make equal
- * packs. */
+/* Configuration, tokenizer and template, in the order of their names so that equal models make
+ * equal packs. */
 static Status put_files(Pack *p, Err *e)
 {
     char **names;

@@ -11,9 +11,9 @@ typedef struct PackReport {
     double seconds;
 } PackReport;
 
-/* Collective. Packs the checkpoint in dir for the layout of backend into the file out, which appears
- * when it is whole. Every rank writes the experts that it would hold and its share of the rest, one
- * layer at a time; rank 0 makes the file. arch is that of dir. */
+/* Collective. Packs the checkpoint in dir for the layout of backend into the file out, which
+ * appears when it is whole. Every rank writes the experts that it would hold and its share of
+ * the rest, one layer at a time; rank 0 makes the file. arch is that of dir. */
 Status pack_write(const char *dir, const Arch *arch, const BackendOps *ops, Backend *backend,
                   Comm *comm, const char *out, PackReport *report, Err *e);
 

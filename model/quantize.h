@@ -1,9 +1,9 @@
 /* model/quantize.h - writes a checkpoint anew with its linear layers in other formats.
  *
- * Parts are dealt to the ranks, and each is written by one. A part appears under its name when it is
- * complete, config.json after all parts; a run that was interrupted keeps what an earlier one with the
- * same source, recipe and calibration has finished. The result does not depend on ranks and
- * threads. */
+ * Parts are dealt to the ranks, and each is written by one. A part appears under its name when
+ * it is complete, config.json after all parts; a run that was interrupted keeps what an earlier
+ * one with the same source, recipe and calibration has finished. The result does not depend on
+ * ranks and threads. */
 #ifndef MB_MODEL_QUANTIZE_H
 #define MB_MODEL_QUANTIZE_H
 

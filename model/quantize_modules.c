@@ -1,5 +1,5 @@
-/* model/quantize_modules.c - the modules of a source, and the target that the rules give to each; see
- * quantize_plan_internal.h. */
+/* model/quantize_modules.c - the modules of a source, and the target that the rules give to
+ * each; see quantize_plan_internal.h. */
 #include "model/quantize_plan_internal.h"
 
 #include "model/family.h"

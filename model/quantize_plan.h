@@ -1,8 +1,8 @@
 /* model/quantize_plan.h - what a quantized checkpoint will hold: every tensor of every part, and
  * which matrix of the source each is made from.
  *
- * The plan depends on the source's headers, the rules and the calibration alone, so every rank makes
- * the same one, and a later run finds what an earlier one has finished. */
+ * The plan depends on the source's headers, the rules and the calibration alone, so every rank
+ * makes the same one, and a later run finds what an earlier one has finished. */
 #ifndef MB_MODEL_QUANTIZE_PLAN_H
 #define MB_MODEL_QUANTIZE_PLAN_H
 

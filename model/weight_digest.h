@@ -1,5 +1,6 @@
-/* model/weight_digest.h - SHA-256 of what quantized weights decode to, so that two checkpoints can be
- * compared by what they mean, whatever formats and files they have (contract.md section 7). */
+/* model/weight_digest.h - SHA-256 of what quantized weights decode to, so that two checkpoints
+ * can be compared by what they mean, whatever formats and files they have (contract.md section
+ * 7). */
 #ifndef MB_MODEL_WEIGHT_DIGEST_H
 #define MB_MODEL_WEIGHT_DIGEST_H
 

@@ -1,7 +1,7 @@
 /* quant/element.h - the codes that single values are stored in, to the bit.
  *
- * Decoders are exact in float32. Encoders round to nearest, ties to the even code, and saturate; what
- * a format does differently stands with its quantizer. */
+ * Decoders are exact in float32. Encoders round to nearest, ties to the even code, and saturate;
+ * what a format does differently stands with its quantizer. */
 #ifndef MB_QUANT_ELEMENT_H
 #define MB_QUANT_ELEMENT_H
 

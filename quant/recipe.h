@@ -10,18 +10,19 @@
 
 typedef struct Recipe Recipe;
 
-typedef enum ScaleGrid { /* of FORMAT_FP8 and FORMAT_INT4; other formats' scales are per group of a row */
-                         GRID_NONE,
-                         GRID_TENSOR,  /* one scale */
-                         GRID_CHANNEL, /* one per row */
-                         GRID_BLOCK, /* one per block_rows x block_cols, with partial blocks at the ends */
-                         GRID_GROUP /* one per row and group */
+/* How scales lie, of FORMAT_FP8 and FORMAT_INT4; other formats' scales are per group of a row. */
+typedef enum ScaleGrid {
+    GRID_NONE,
+    GRID_TENSOR,  /* one scale */
+    GRID_CHANNEL, /* one per row */
+    GRID_BLOCK,   /* one per block_rows x block_cols, with partial blocks at the ends */
+    GRID_GROUP    /* one per row and group */
 } ScaleGrid;
 
-/* How a linear layer P (or an expert's projection) is stored: tensors P.NAME. NULL names: there is
- * no such tensor. Of experts in one tensor: P_NAME, where P is "model.layers.0.mlp.experts.down_proj",
- * and an empty weight name is P itself. An input_scale beside a scheme without one (old W4A16 and
- * MXFP8 exports, W05) means nothing. */
+/* How a linear layer P (or an expert's projection) is stored: tensors P.NAME. NULL names: there
+ * is no such tensor. Of experts in one tensor: P_NAME, where P is
+ * "model.layers.0.mlp.experts.down_proj", and an empty weight name is P itself. An input_scale
+ * beside a scheme without one (old W4A16 and MXFP8 exports, W05) means nothing. */
 typedef struct QuantScheme {
     FormatId format;
     const char

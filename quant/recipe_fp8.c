@@ -1,5 +1,5 @@
-/* quant/recipe_fp8.c - quant_method "fp8" of DeepSeek and Qwen, with what DeepSeek-V4 and NVIDIA add
- * to it, and quant_method "mxfp4" (formats.md 2.4, 2.5, 2.9, 2.10, 3.3). */
+/* quant/recipe_fp8.c - quant_method "fp8" of DeepSeek and Qwen, with what DeepSeek-V4 and NVIDIA
+ * add to it, and quant_method "mxfp4" (formats.md 2.4, 2.5, 2.9, 2.10, 3.3). */
 #include "quant/recipe_internal.h"
 
 #include <stdio.h>

@@ -45,8 +45,9 @@ bool row_format_same(const RowFormat *a, const RowFormat *b);
 int row_format_multiple(RowScheme scheme);
 /* Bytes of an encoded row, a multiple of 4; width * 4 for ROWS_AS_THEY_ARE. */
 int64_t row_encoded_bytes(RowScheme scheme, int64_t width);
-/* out [row_encoded_bytes] from x [width]: codes, then the groups' scales, then the row's; gaps are
- * zeros. 16 E2M1 codes are 8 bytes, of which byte j holds values j (its low half) and j + 8. No alignment is needed. A NaN in x stays one somewhere in the decoded row. */
+/* out [row_encoded_bytes] from x [width]: codes, then the groups' scales, then the row's; gaps
+ * are zeros. 16 E2M1 codes are 8 bytes, of which byte j holds values j (its low half) and j + 8.
+ * No alignment is needed. A NaN in x stays one somewhere in the decoded row. */
 void row_encode(const RowFormat *f, const float *x, int64_t width, uint8_t *out);
 void row_decode(const RowFormat *f, const uint8_t *in, int64_t width, float *x);
 /* y[i] = decode(encode(x))[i]; y may be x. */

@@ -274,8 +274,8 @@ static inline size_t cpu_kv_bytes(KvDtype dtype, size_t n)
 /* 16 lanes of one key, value or latent: bf16s, E4M3 codes, or 8 bytes of E2M1 codes and a scale.
  * code has room for 32 bytes. */
 void cpu_kv_encode(uint8_t *code, const float *x, KvDtype dtype, float scale);
-/* Puts them where kv.inc looks for lanes i0 .. i0+15 of position j, among a head's keys or values of
- * one page. */
+/* Puts them where kv.inc looks for lanes i0 .. i0+15 of position j, among a head's keys or
+ * values of one page. */
 void cpu_kv_store_key(uint8_t *keys, const uint8_t *code, const AttnSpec *spec, int j, int i0);
 void cpu_kv_store_value(uint8_t *values, const uint8_t *code, const AttnSpec *spec, int j, int i0);
 

@@ -1,5 +1,6 @@
-/* kernels/cpu/ffn_cpu.c - grouped experts: two passes over the pairs of all experts, one for gate,
- * up and the activation (or up alone and its square), one for down. A task is (expert, block of panels, block of its rows). */
+/* kernels/cpu/ffn_cpu.c - grouped experts: two passes over the pairs of all experts, one for
+ * gate, up and the activation (or up alone and its square), one for down. A task is (expert,
+ * block of panels, block of its rows). */
 #include "kernels/cpu/cpu.h"
 
 #include <assert.h>

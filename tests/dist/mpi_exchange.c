@@ -55,7 +55,8 @@ static void fill_row(int32_t *row, int hidden, int rank, int step, int token)
         row[i] = (int32_t)mix(seed + (uint64_t)i);
 }
 
-/* What a row travels as: its first n values, which repeat in the rows of a layer that codes them. */
+/* What a row travels as: its first n values, which repeat in the rows of a layer that codes
+ * them. */
 static int coded_values(int hidden, int step)
 {
     static const int parts[] = {0, 2, 3, 5}; /* 0: as it is; steps are layers, of other widths */

@@ -1,8 +1,8 @@
 /* tests/jobs/mpi_calibrate.c - magnitudes seen while calibrating, against those that
  * nvidia-modelopt's calibration left in its export of the same model, at any number of ranks.
  *
- * The export was calibrated in the model's bfloat16; ours computes in float32, so that the two agree
- * to a few bfloat16 roundings. */
+ * The export was calibrated in the model's bfloat16; ours computes in float32, so that the two
+ * agree to a few bfloat16 roundings. */
 #include "io/file.h"
 #include "io/tensor_set.h"
 #include "jobs/calibrate.h"

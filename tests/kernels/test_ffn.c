@@ -317,7 +317,8 @@ static int test_activations(const BackendOps *ops, Backend *b)
     return failed;
 }
 
-/* The whole range of gates, against double precision: what tanh and the sigmoid lose is relative. */
+/* The whole range of gates, against double precision: what tanh and the sigmoid lose is
+ * relative. */
 static int test_situ(const BackendOps *ops, Backend *b)
 {
     enum { N = 3001 };

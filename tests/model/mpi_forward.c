@@ -91,8 +91,8 @@ static double worst_ratio(const float *got, const TensorEntry *want, bool l2)
     return most / sqrt(squares / (double)n - mean * mean);
 }
 
-/* Logits: the largest difference is below 2e-4 of the deviation. What was rounded: relative L2 below
- * max(2e-4, 5 x the noise) of the prompt (goldens/README.md). */
+/* Logits: the largest difference is below 2e-4 of the deviation. What was rounded: relative L2
+ * below max(2e-4, 5 x the noise) of the prompt (goldens/README.md). */
 static Status read_limits(Golden *g, const char *dir, Err *e)
 {
     char path[FILE_PATH_MAX], key[64], *text;

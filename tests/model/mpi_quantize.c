@@ -1,6 +1,6 @@
-/* tests/model/mpi_quantize.c - made checkpoints of several families and layouts, quantized by 1 to 4
- * ranks: the files are those that one rank writes, hold what the source holds, and a run that was
- * cut short goes on. */
+/* tests/model/mpi_quantize.c - made checkpoints of several families and layouts, quantized by 1
+ * to 4 ranks: the files are those that one rank writes, hold what the source holds, and a run
+ * that was cut short goes on. */
 #include "model/quantize.h"
 
 #include "model/checkpoint.h"

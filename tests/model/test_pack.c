@@ -1,5 +1,5 @@
-/* tests/model/test_pack.c - a pack holds what its directory held, lies as its readers expect, and is
- * refused when anything in it was altered or cut. */
+/* tests/model/test_pack.c - a pack holds what its directory held, lies as its readers expect,
+ * and is refused when anything in it was altered or cut. */
 #include "io/h5.h"
 #include "model/kept.h"
 #include "model/pack.h"

@@ -1,6 +1,7 @@
 /* tests/model/test_quant_conditions.c - the conditions of formats.md 3.7 that shapes, dtypes and
- * values of a checkpoint meet (E20, E30 to E66), by their numbers: small checkpoints that differ from
- * a sound one in the tensors of a module, what is said of each, and which of them are sound. */
+ * values of a checkpoint meet (E20, E30 to E66), by their numbers: small checkpoints that differ
+ * from a sound one in the tensors of a module, what is said of each, and which of them are
+ * sound. */
 #include "io/file.h"
 #include "model/checkpoint.h"
 #include "model/weights.h"

@@ -1,6 +1,7 @@
-/* tests/model/test_quantize.c - checkpoints written by the quantizer, against nvidia-modelopt's exports of
- * the same models: of a trained one, what its weights decode to; of the reference checkpoints of several
- * families, every tensor's name, type, shape and bytes (tests/data/quant/exports.json). */
+/* tests/model/test_quantize.c - checkpoints written by the quantizer, against nvidia-modelopt's
+ * exports of the same models: of a trained one, what its weights decode to; of the reference
+ * checkpoints of several families, every tensor's name, type, shape and bytes
+ * (tests/data/quant/exports.json). */
 #include "model/quantize.h"
 
 #include "io/digest.h"

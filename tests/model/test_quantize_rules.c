@@ -1,4 +1,5 @@
-/* tests/model/test_quantize_rules.c - recipes: which rule a module meets, and files that are refused. */
+/* tests/model/test_quantize_rules.c - recipes: which rule a module meets, and files that are
+ * refused. */
 #include "model/quantize_rules.h"
 #include "tests/support/check.h"
 #include "tests/support/temp_dir.h"

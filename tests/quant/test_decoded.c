@@ -1,8 +1,8 @@
-/* tests/quant/test_decoded.c - every quantized tensor of the reference checkpoints, decoded, against
- * the hashes that come with them.
+/* tests/quant/test_decoded.c - every quantized tensor of the reference checkpoints, decoded,
+ * against the hashes that come with them.
  *
- * Which tensors belong together is read off their names and types alone, in the simplest way that
- * works for these files; how the program itself finds out is tested with the recipes. */
+ * Which tensors belong together is read off their names and types alone, in the simplest way
+ * that works for these files; how the program itself finds out is tested with the recipes. */
 #include "io/tensor_set.h"
 #include "tests/support/check.h"
 #include "tests/support/files.h"
@@ -42,8 +42,8 @@ static ScaleType scale_type(TensorDtype d)
                                 : SCALE_E8M0;
 }
 
-/* Dense scales [n_rows, n_cols] for matrices of 8-bit floats: one, one a row, blocks of 128, or groups
- * of a row. */
+/* Dense scales [n_rows, n_cols] for matrices of 8-bit floats: one, one a row, blocks of 128, or
+ * groups of a row. */
 static void lay_scales(QuantTensor *t, const TensorEntry *s)
 {
     int64_t n_rows = s->n_dims ? s->shape[0] : 1, n_cols = 1;

@@ -1,6 +1,6 @@
-/* tests/quant/test_formats.c - decoders against the worked vectors of formats.md, gguf's blocks, and
- * layouts: partial blocks, transposes, interleaved rows, matrices that begin inside a block of
- * rows. */
+/* tests/quant/test_formats.c - decoders against the worked vectors of formats.md, gguf's blocks,
+ * and layouts: partial blocks, transposes, interleaved rows, matrices that begin inside a block
+ * of rows. */
 #include "quant/tensor.h"
 #include "tests/support/check.h"
 #include "tests/support/files.h"
@@ -111,8 +111,8 @@ static int test_plain(void)
     return failed;
 }
 
-/* A tensor laid out as a case says, and what it means: codes and scales at random, the value of each
- * from the definition. */
+/* A tensor laid out as a case says, and what it means: codes and scales at random, the value of
+ * each from the definition. */
 typedef struct Layout {
     const char *name;
     FormatId id;

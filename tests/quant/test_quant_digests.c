@@ -1,5 +1,5 @@
-/* tests/quant/test_quant_digests.c - a trained model quantized here decodes to what nvidia-modelopt's
- * exports of it decode to, tensor by tensor, in eight formats. */
+/* tests/quant/test_quant_digests.c - a trained model quantized here decodes to what
+ * nvidia-modelopt's exports of it decode to, tensor by tensor, in eight formats. */
 #include "io/tensor_set.h"
 #include "quant/encode.h"
 #include "tests/support/check.h"
@@ -30,8 +30,8 @@ static bool read_matrix(const TensorSet *set, const char *name, float *out, int6
     return true;
 }
 
-/* The largest magnitude of name's matrix and of those whose names have another of the words in place
- * of its own; of its own alone where it has none. */
+/* The largest magnitude of name's matrix and of those whose names have another of the words in
+ * place of its own; of its own alone where it has none. */
 static float shared_amax(const TensorSet *set, const char *name, const char *const *words, Work *x,
                          int64_t n)
 {

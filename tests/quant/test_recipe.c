@@ -1,5 +1,6 @@
-/* tests/quant/test_recipe.c - small configurations, and what each module resolves to: the dialects,
- * the fixtures and the exclusion table of formats.md section 8, the resolution of mixed precision. */
+/* tests/quant/test_recipe.c - small configurations, and what each module resolves to: the
+ * dialects, the fixtures and the exclusion table of formats.md section 8, the resolution of
+ * mixed precision. */
 #include "quant/recipe.h"
 #include "tests/support/check.h"
 

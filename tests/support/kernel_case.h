@@ -47,8 +47,8 @@ void test_tensor_free(TestTensor *t);
 Weight *test_weight(const BackendOps *ops, Backend *b, WeightUse use, int n_mats, int n_parts,
                     const TestTensor *t);
 
-/* What every matrix kernel promises of the product of two rows of n values: chains of 128 fused multiply-adds, added in
- * ascending order. */
+/* What every matrix kernel promises of the product of two rows of n values: chains of 128 fused
+ * multiply-adds, added in ascending order. */
 float test_chains(const float *x, const float *w, int64_t n);
 
 /* 1 and a message with the first differing index, unless all n values have the same bits. */

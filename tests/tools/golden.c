@@ -116,9 +116,9 @@ static double measured(const JsonValue *golden, const char *tensor, const char *
     return v && json_double(v, &value) ? value : NAN;
 }
 
-/* A value that lies within rounding noise of the boundary of two codes falls either way, and all that
- * follows differs. Then everything before that position is as it should be, and what follows is
- * still nearer to the reference than to what it would be without rounding. */
+/* A value that lies within rounding noise of the boundary of two codes falls either way, and all
+ * that follows differs. Then everything before that position is as it should be, and what
+ * follows is still nearer to the reference than to what it would be without rounding. */
 static bool is_flip(const TensorEntry *want, const float *got, double relative_l2, double effect,
                     int64_t *position)
 {
