@@ -560,26 +560,52 @@ static Status load_heads(Loader *l, int layer, const LayerTensors *t, LayerWeigh
     return load_one_vector(l, "sinks", t->sinks, &out->sinks);
 }
 
+static Status view_latent_up(Loader *l, const LinearTensors *t, QuantTensor *out)
+{
+    if (l->kept)
+        return linear_where(&l->c->files, t, 0, out, l->e);
+    prefetch(t);
+    TRY(linear_view(&l->c->files, t, 0, out, l->e));
+    TRY(linear_check_codes(&l->c->files, t, 0, l->e));
+    return linear_check_scales(&l->c->files, t, 0, out, 0, 1, l->e);
+}
+
+/* One head of all: into latent_up, and its k_nope rows turned into latent_absorb. decoded: room for
+ * these rows, where they are quantized. */
+static Status set_head(Loader *l, int head, const LinearTensors *t, const QuantTensor *all,
+                       float *decoded, LayerWeights *out)
+{
+    const LatentSpec *s = &l->arch->latent;
+    int64_t first = head * (s->nope_dim + s->v_dim);
+    QuantTensor k = quant_rows(all, first, s->nope_dim);
+    QuantTensor v = quant_rows(all, first + s->nope_dim, s->v_dim);
+    QuantTensor turned = k;
+    if (decoded) {
+        quant_decode(&k, decoded);
+        turned = quant_plain(FORMAT_F32, decoded, s->nope_dim, s->latent_dim);
+    }
+    int64_t row_bytes = turned.row_bytes;
+    turned.row_bytes = turned.unit_stride;
+    turned.unit_stride = row_bytes;
+    turned.rows = s->latent_dim;
+    turned.cols = s->nope_dim;
+    TRY(set_part(l, out->latent_up, head, 0, &k, t->weight));
+    TRY(set_part(l, out->latent_up, head, 1, &v, t->weight));
+    return set_part(l, out->latent_absorb, head, 0, &turned, t->weight);
+}
+
 /* kv_b_proj twice: as it is, a matrix per head, and its k_nope rows with inputs and outputs
  * exchanged. Quantized, only the first keeps its format: scales do not turn with the matrix, so the
  * second holds the decoded values. */
 static Status load_latent_up(Loader *l, int layer, const LinearTensors *t, LayerWeights *out)
 {
     const LatentSpec *s = &l->arch->latent;
-    int64_t head = s->nope_dim + s->v_dim;
     QuantTensor all;
     float *decoded = NULL;
     Status st = ST_OK;
     int *heads = NULL;
     char name[64];
-    if (l->kept) {
-        TRY(linear_where(&l->c->files, t, 0, &all, l->e));
-    } else {
-        prefetch(t);
-        TRY(linear_view(&l->c->files, t, 0, &all, l->e));
-        TRY(linear_check_codes(&l->c->files, t, 0, l->e));
-        TRY(linear_check_scales(&l->c->files, t, 0, &all, 0, 1, l->e));
-    }
+    TRY(view_latent_up(l, t, &all));
     TRY(rows_of(l, t, &out->latent_rounding));
     WeightPart up[] = {weight_part(&all), weight_part(&all)}, absorb = weight_part(&all);
     up[0].rows = s->nope_dim;
@@ -588,17 +614,15 @@ static Status load_latent_up(Loader *l, int layer, const LinearTensors *t, Layer
     if (t->scheme) {
         absorb = (WeightPart){FORMAT_F32, s->latent_dim, 1, SCALE_NONE};
         decoded = malloc((size_t)(s->nope_dim * s->latent_dim) * sizeof *decoded);
-        if (!decoded)
-            return err_set(l->e, ST_MEMORY, "not enough memory for a head of kv_b_proj");
     }
-    snprintf(name, sizeof name, "layers.%d.latent_up", layer);
     heads = malloc((size_t)s->n_heads * sizeof *heads);
-    if (!heads) {
-        st = err_set(l->e, ST_MEMORY, "not enough memory for a list of heads");
+    if (!heads || (t->scheme && !decoded)) {
+        st = err_set(l->e, ST_MEMORY, "not enough memory for a head of kv_b_proj");
         goto fail;
     }
     for (int h = 0; h < s->n_heads; h++)
         heads[h] = h;
+    snprintf(name, sizeof name, "layers.%d.latent_up", layer);
     NewBank bank = {name, WEIGHT_MATMUL, heads, s->n_heads, s->n_heads, false, up,
                     2,    s->latent_dim};
     TRY_GOTO(create_bank(l, &bank, &out->latent_up));
@@ -607,23 +631,8 @@ static Status load_latent_up(Loader *l, int layer, const LinearTensors *t, Layer
     bank.n_parts = 1;
     bank.cols = s->nope_dim;
     TRY_GOTO(create_bank(l, &bank, &out->latent_absorb));
-    for (int h = 0; h < s->n_heads && !l->kept; h++) {
-        QuantTensor k = quant_rows(&all, h * head, s->nope_dim);
-        QuantTensor v = quant_rows(&all, h * head + s->nope_dim, s->v_dim);
-        QuantTensor turned = k;
-        if (decoded) {
-            quant_decode(&k, decoded);
-            turned = quant_plain(FORMAT_F32, decoded, s->nope_dim, s->latent_dim);
-        }
-        int64_t row_bytes = turned.row_bytes;
-        turned.row_bytes = turned.unit_stride;
-        turned.unit_stride = row_bytes;
-        turned.rows = s->latent_dim;
-        turned.cols = s->nope_dim;
-        TRY_GOTO(set_part(l, out->latent_up, h, 0, &k, t->weight));
-        TRY_GOTO(set_part(l, out->latent_up, h, 1, &v, t->weight));
-        TRY_GOTO(set_part(l, out->latent_absorb, h, 0, &turned, t->weight));
-    }
+    for (int h = 0; h < s->n_heads && !l->kept; h++)
+        TRY_GOTO(set_head(l, h, t, &all, decoded, out));
     kept_drop(&l->c->files, t->weight);
     TRY_GOTO(finish_bank(l, &out->latent_up));
     TRY_GOTO(finish_bank(l, &out->latent_absorb));

@@ -73,7 +73,8 @@ static void block_panel(const Target *t, int64_t first, int rows, const uint8_t 
 {
     int n;
     const BlockMember *member = cpu_block_members(t->f->id, &n);
-    for (int64_t block = 0; block < (t->cols - 1) / t->f->unit + 1; block++, src += t->p->group_bytes)
+    int64_t n_blocks = (t->cols - 1) / t->f->unit + 1;
+    for (int64_t block = 0; block < n_blocks; block++, src += t->p->group_bytes)
         for (int r = 0; r < rows; r++) {
             uint8_t *to = t->codes + (first + r) * t->row_bytes + block * t->unit_stride;
             for (int m = 0; m < n; m++)
