@@ -361,6 +361,15 @@ Status bind_scheme(Binder *b, const char *module, const QuantScheme *scheme, int
         return bind_quantized(&j);
     char name[BIND_NAME_MAX];
     tensor_name(&j, "weight", name);
+    int at = bind_find(b, name);
+    const TensorEntry *t = at < 0 ? NULL : b->c->files.entries[at];
+    if (t && !bind_is_plain(t))
+        return err_set(
+            b->e, ST_INPUT,
+            "%s: tensor \"%.200s\": dtype %s, expected BF16, F16 or F32 [%lld, %lld]: the "
+            "configuration leaves this layer unquantized",
+            tensor_set_file(&b->c->files, t), t->name, dtype_name(t->dtype), (long long)rows,
+            (long long)cols);
     TRY(bind_name(b, name, WEIGHTS, SHAPE2(rows, cols), rows * cols, &out->weight));
     out->q = linear_plain(out->weight, rows, cols);
     return ST_OK;
