@@ -5,7 +5,7 @@
 #include "model/pack.h"
 
 #include <stdio.h>
-#include <string.h>
+#include <sys/stat.h>
 
 typedef struct Asked {
     const char *model, *out, *isa;
@@ -23,6 +23,17 @@ static Status agree_isa(Comm *comm, const char *name, IsaLevel *out, Err *e)
     return ST_OK;
 }
 
+/* Before hours of packing that could not get this name. */
+static Status check_output(const Asked *k, Err *e)
+{
+    struct stat info;
+    if (stat(k->out, &info) == 0 && S_ISDIR(info.st_mode))
+        return err_set(e, ST_USAGE, "%s: is a directory, expected the name of a file", k->out);
+    if (!k->overwrite && file_exists(k->out))
+        return err_set(e, ST_USAGE, "%s: is there already; --overwrite replaces it", k->out);
+    return ST_OK;
+}
+
 static Status pack(const Asked *k, Comm *comm, PackReport *report, Err *e)
 {
     Arch arch = {0};
@@ -34,8 +45,8 @@ static Status pack(const Asked *k, Comm *comm, PackReport *report, Err *e)
     IsaLevel isa = ISA_SCALAR;
     TRY(agree_isa(comm, k->isa, &isa, e));
     Status st = arch_load(k->model, k->accept.at, k->accept.n, &arch, &generation, e);
-    if (st == ST_OK && comm->rank == 0 && !k->overwrite && file_exists(k->out))
-        st = err_set(e, ST_USAGE, "%s: is there already; --overwrite replaces it", k->out);
+    if (st == ST_OK && comm->rank == 0)
+        st = check_output(k, e);
     if (st == ST_OK && threads > 1)
         st = team_create(&team, threads, e);
     BackendConfig config = {.team = team, .isa = isa};

@@ -248,9 +248,8 @@ Status plan_find_modules(PlanMaker *m)
     if (unused)
         return err_set(
             m->e, ST_INPUT,
-            "the recipe's rule for \"%.200s\" matches no module that an earlier one has not "
-            "matched",
-            unused->match);
+            "%.200s: the rule for \"%.200s\" matches no module that an earlier one has not matched",
+            m->request->rules->file ? m->request->rules->file : "the recipe", unused->match);
     TRY(check_fused(m));
     return check_dialects(m);
 }

@@ -164,6 +164,7 @@ static Status load_file(const char *path, bool calibrated, QuantizeRules *out, E
     TRY(file_read(path, MAX_FILE_BYTES, &text, &len, e));
     Status st = quantize_rules_parse(text, len, calibrated, out, e);
     free(text);
+    out->file = path;
     return st == ST_OK ? ST_OK : err_in(e, "%.300s", path);
 }
 

@@ -67,6 +67,7 @@ typedef struct QuantizeRule {
 } QuantizeRule;
 
 typedef struct QuantizeRules {
+    const char *file; /* borrowed, for messages; NULL: a recipe's name, or bytes */
     QuantizeRule *rules;
     int n;
     bool kv_fp8, kv_given; /* kv_cache of the file: "fp8" or "none" */

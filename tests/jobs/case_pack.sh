@@ -23,6 +23,8 @@ mkdir -p named
 mv storyteller.1 named/model.h5
 "$MOEBATCH" pack "$model" -o named/model.h5 >"$work/log" 2>&1 && fail "replaced a pack unasked"
 grep -q "is there already" "$work/log" || fail "did not say why"
+"$MOEBATCH" pack "$model" -o named --overwrite >"$work/log" 2>&1 && fail "packed into a directory"
+grep -q "is a directory" "$work/log" || fail "did not say that it is a directory"
 directory=$model
 model=named/model.h5
 for ranks in 1 2 3; do
