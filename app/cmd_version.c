@@ -15,7 +15,7 @@ int cmd_version(void)
         printf("cuda: not available: %s\n", e.text);
         return 0;
     }
-    printf("cuda: plugin found (%s); not used by this version\n", plugin->versions);
+    printf("cuda: plugin found (%s)\n", plugin->versions);
     for (int i = 0; i < plugin->n_devices; i++)
         printf("  device %d: %s, sm_%d%d, %.1f GiB\n", i, plugin->devices[i].name,
                plugin->devices[i].major, plugin->devices[i].minor,

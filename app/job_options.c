@@ -48,7 +48,7 @@ size_t job_options_engine(JobOptions *o, Option *out)
          "at load: nvfp4, mxfp4, mxfp8, fp8-dynamic, fp8-block, int4, q8_0"},
         {"--quantize-experts-only", NULL, OPTION_FLAG, &o->quantize_experts_only, NULL, 0, 0, NULL,
          "leave everything but routed experts as it is"},
-        {"--backend", NULL, OPTION_TEXT, &g->backend, NULL, 0, 0, "NAME", "auto, cpu"},
+        {"--backend", NULL, OPTION_TEXT, &g->backend, NULL, 0, 0, "NAME", "auto, cpu, cuda"},
         {"--isa", NULL, OPTION_TEXT, &g->isa, NULL, 0, 0, "LEVEL", "auto, scalar, avx2, avx512"},
         {"--accept-config-key", NULL, OPTION_LIST, &o->accept_keys, NULL, 0, 0, "KEY",
          "run although config.json has this unknown key"},

@@ -3,7 +3,8 @@
 # asks the processor first.
 function(moebatch_room name)
   cmake_parse_arguments(ROOM "" "" "LINK" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.c ${CMAKE_SOURCE_DIR}/${name}/cpu/*.c)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.c ${CMAKE_SOURCE_DIR}/${name}/cpu/*.c
+    ${CMAKE_SOURCE_DIR}/${name}/cuda/*.c)
   list(FILTER sources EXCLUDE REGEX "/main\\.c$")
   add_library(mb_${name} STATIC ${sources})
   target_link_libraries(mb_${name} PUBLIC ${ROOM_LINK} PRIVATE moebatch_flags)

@@ -35,6 +35,9 @@ typedef struct ExchangeShape {
     size_t round_bytes;
     /* most bytes of a coded row, over all layers; at most row_bytes; 0: rows travel as they are */
     int coded_bytes;
+    /* [max_tokens * top_k, row_bytes] of a rank that is alone, for a backend whose memory is not the
+     * host's: then rows stay there as well. Borrowed. NULL: the exchange takes host memory. */
+    void *results;
 } ExchangeShape;
 
 typedef struct ExchangeRows { /* of one layer */

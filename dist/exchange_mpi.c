@@ -80,7 +80,7 @@ size_t exchange_plan_bytes(const Comm *comm, const Placement *placement, const E
     return sizeof(Exchange) + n.coded * (size_t)shape->coded_bytes +
            (size_t)comm->size * sizeof(CodedRows) +
            plan_bytes(comm->rank, comm->size, placement, shape) + aligned_bytes(n.home, shape) +
-           aligned_bytes(n.results, shape) + aligned_bytes(n.send, shape) +
+           (shape->results ? 0 : aligned_bytes(n.results, shape)) + aligned_bytes(n.send, shape) +
            ((size_t)comm->size + 1) * sizeof(int32_t) +
            4 * (size_t)comm->size * sizeof(MPI_Request);
 }
@@ -114,7 +114,15 @@ Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
     BufferRows n = buffer_rows(comm->rank, comm->size, placement, shape);
     x->out_row = n.out_row;
     TRY_GOTO(take_rows(&x->home_rows, n.home, shape, e));
-    TRY_GOTO(take_rows(&x->results, n.results, shape, e));
+    if (shape->results && comm->size > 1) {
+        st =
+            err_set(e, ST_USAGE, "exchange: %d ranks, but rows are not in host memory", comm->size);
+        goto fail;
+    }
+    if (shape->results)
+        x->results = shape->results;
+    else
+        TRY_GOTO(take_rows(&x->results, n.results, shape, e));
     TRY_GOTO(take_rows(&x->send, n.send, shape, e));
     size_t coded_bytes = n.coded * (size_t)shape->coded_bytes;
     if (coded_bytes > 0 && !(x->coded = malloc(coded_bytes))) {
@@ -158,7 +166,8 @@ void exchange_destroy(Exchange *x)
     free(x->requests);
     free(x->failed);
     free(x->send);
-    free(x->results);
+    if (!x->shape.results)
+        free(x->results);
     free(x->home_rows);
     plan_free(&x->plan);
     free(x);

@@ -198,8 +198,6 @@ static Status run(Prompts *p, Comm *comm, const char *path, ProgressMode mode, C
         st = observer_create(&out->seen, a->n_layers, a->router.n_experts, e);
     TRY(dist_agree(comm, st, e));
     TRY(engine_load(&p->engine, e));
-    if (!p->engine.ops->host_memory)
-        return err_set(e, ST_USAGE, "calibration needs --backend cpu");
     TRY(dist_agree(comm, comm_watch(comm, p->engine.config.wait_timeout_s, NULL, NULL, e), e));
     p->engine.model->observer = &out->seen;
     TRY(run_prompts(p, comm, mode, e));
@@ -213,7 +211,9 @@ Status calibrate_run(const EngineConfig *config, Comm *comm, const char *path, i
 {
     Prompts p = {.max_tokens = max_tokens};
     *out = (Calibration){0};
-    Status st = engine_open(&p.engine, config, comm, e);
+    EngineConfig on_cpu = *config; /* what meets each layer is read in host memory */
+    on_cpu.backend = "cpu";
+    Status st = engine_open(&p.engine, &on_cpu, comm, e);
     if (st == ST_OK)
         st = run(&p, comm, path, progress, out, e);
     Err late;

@@ -58,7 +58,11 @@ Status engine_use_isa(Engine *g, const char *isa, Err *e)
 /* What of the precision this architecture cannot have. */
 static Status check_precision(const Engine *g, Err *e)
 {
-    if (g->config.precision.kv != KV_NVFP4)
+    KvDtype kv = g->config.precision.kv;
+    if (!g->ops->host_memory && kv != KV_BF16 && kv != KV_FP8)
+        return err_set(e, ST_INPUT, "--kv-dtype: the %s backend has bf16 and fp8 so far",
+                       g->ops->name);
+    if (kv != KV_NVFP4)
         return ST_OK;
     if (g->arch.attn == ATTN_LATENT)
         return err_set(e, ST_INPUT, "--kv-dtype nvfp4: not for latent attention (%s); fp8 is",
@@ -71,12 +75,32 @@ static Status check_precision(const Engine *g, Err *e)
     return ST_OK;
 }
 
+/* Experts on other ranks are reached through host memory so far, so CUDA serves a single rank. */
+static Status choose_backend(Engine *g, Err *e)
+{
+    const char *name = g->config.backend;
+    int n_ranks = g->comm->size;
+    Err why;
+    if (strcmp(name, "auto") == 0) {
+        const BackendOps *cuda = backend_find("cuda");
+        bool use = n_ranks == 1 && cuda->can_run(g->comm->local_rank, &why) == ST_OK;
+        g->ops = use ? cuda : backend_find("cpu");
+        return ST_OK;
+    }
+    g->ops = backend_find(name);
+    if (!g->ops)
+        return err_set(e, ST_USAGE, "--backend %s: expected auto, cpu or cuda", name);
+    if (!g->ops->host_memory && n_ranks > 1)
+        return err_set(e, ST_USAGE, "--backend %s: runs on one rank so far, these are %d", name,
+                       n_ranks);
+    Status st = g->ops->can_run(g->comm->local_rank, e);
+    return st == ST_OK ? ST_OK : err_in(e, "--backend %s", name);
+}
+
 static Status open_local(Engine *g, Err *e)
 {
     const EngineConfig *c = &g->config;
-    if (strcmp(c->backend, "auto") != 0 && !backend_find(c->backend))
-        return err_set(e, ST_USAGE, "--backend %s: is not in this build", c->backend);
-    g->ops = backend_find(strcmp(c->backend, "auto") == 0 ? "cpu" : c->backend);
+    TRY(choose_backend(g, e));
     TRY(arch_load(c->model_dir, c->accept_keys, c->n_accept_keys, &g->arch, &g->generation, e));
     precision_resolve(&g->config.precision, g->ops);
     TRY(check_precision(g, e));
@@ -120,13 +144,16 @@ static size_t free_memory(void)
     return kib << 10;
 }
 
-/* What max_batch full contexts need, within half of this node's free memory shared by its ranks. */
+/* What max_batch full contexts need, within half of the device's free memory, or of this node's
+ * shared by its ranks. */
 static size_t default_kv_bytes(const Engine *g)
 {
     size_t block = kv_block_bytes(&g->arch, g->config.precision.kv, g->ops, g->backend);
     size_t pages = ((size_t)g->context.max_len + KV_PAGE - 1) / KV_PAGE;
     size_t most = pages * (size_t)g->config.max_batch * MAX_KV_GROUPS * block;
     size_t share = free_memory() / 2 / (size_t)g->comm->n_local;
+    if (!g->ops->host_memory)
+        share = g->ops->free_memory(g->backend) / 2;
     if (share < (size_t)64 << 20)
         share = (size_t)64 << 20;
     return most < share ? most : share;

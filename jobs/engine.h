@@ -10,7 +10,7 @@
 
 typedef struct EngineConfig {
     const char *model_dir;
-    const char *backend;                         /* "cpu" or "auto" */
+    const char *backend;                         /* "cpu", "cuda" or "auto" */
     const char *isa;                             /* "auto", "scalar", "avx2", "avx512" */
     int threads;                                 /* per rank; 0: cores / ranks on the node */
     int max_batch, prefill_chunk, max_model_len; /* max_model_len 0: the config's */

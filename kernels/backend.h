@@ -2,8 +2,8 @@
  *
  * Rows are tokens. "act" is the backend's activation type: float32 on the CPU, bf16 on CUDA;
  * act_bytes says. Pointers named w/o further notice are the backend's own memory (alloc). Index
- * arrays (ids, positions, expert choices, first) live on the host for the CPU; a device backend
- * keeps its own copies.
+ * arrays (ids, positions, expert choices and their weights, first, slots, pages) live on the host;
+ * a device backend copies them.
  *
  * Same bits: every output element is reduced in an order that depends only on its row and the
  * weight's shape - never on the number of rows, of threads, or on the chunking of a prompt. */
@@ -32,7 +32,11 @@ typedef struct BackendConfig {
     int local_rank; /* picks the device */
 } BackendConfig;
 
-typedef enum WeightUse { WEIGHT_MATMUL, WEIGHT_LOOKUP } WeightUse;
+typedef enum WeightUse {
+    WEIGHT_MATMUL,
+    WEIGHT_LOOKUP,
+    WEIGHT_ROUTER /* a matmul whose float32 and float16 weights are never rounded to act */
+} WeightUse;
 
 typedef struct WeightPart { /* parts are stacked on the output side: q, k, v; or gate, up */
     FormatId format;
@@ -174,8 +178,12 @@ typedef struct BackendOps {
     int act_bytes;
     bool host_memory; /* its memory is the host's, so others may read and write it */
 
+    /* Whether create can work on this machine: ST_DEVICE with the reason. May take half a second. */
+    Status (*can_run)(int local_rank, Err *e);
     Status (*create)(const BackendConfig *config, Backend **out, Err *e);
     void (*destroy)(Backend *b); /* NULL is fine */
+    /* Bytes that alloc could still give; NULL where host_memory. */
+    size_t (*free_memory)(const Backend *b);
 
     /* what: names the memory in "out of memory" messages. 64-byte aligned; not zeroed. */
     Status (*alloc)(Backend *b, size_t bytes, const char *what, void **out, Err *e);
@@ -215,6 +223,9 @@ typedef struct BackendOps {
      * parts that read differently rounded rows. */
     Status (*matmul)(Backend *b, void *y, const void *x, const Weight *w, int part,
                      const float *bias, int n, Err *e);
+    /* All parts, y float32 [n, outputs]: logits of routers and of the head. */
+    Status (*matmul_float)(Backend *b, float *y, const void *x, const Weight *w, const float *bias,
+                           int n, Err *e);
     /* y[r, :] = x[r, :] rounded to format, for rows of width values that lie x_stride and y_stride
      * values apart; y may be x. */
     Status (*round_rows)(Backend *b, void *y, int64_t y_stride, const void *x, int64_t x_stride,
@@ -252,11 +263,11 @@ typedef struct BackendOps {
     Status (*latent_attention)(Backend *b, void *out, const void *q, const void *pool,
                                const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,
                                const LatentWeights *w, LatentForm form, void *scratch, Err *e);
-    /* expert int32 [n, top_k] and weight float32 [n, top_k] (host for the CPU) from logits act
+    /* expert int32 [n, top_k] and weight float32 [n, top_k], both on the host, from logits float32
      * [n, n_experts]; correction float32 [n_experts] is added for the choice only
      * (ROUTER_SIGMOID), or NULL. Best first; ties go to the lower index; NaN logits are ST_INPUT
      * naming the row. */
-    Status (*route)(Backend *b, int32_t *expert, float *weight, const void *logits,
+    Status (*route)(Backend *b, int32_t *expert, float *weight, const float *logits,
                     const float *correction, int n, const RouterSpec *spec, Err *e);
     /* Grouped experts: pair p of expert i (first[i] <= p < first[i+1]) reads x[row_of[p], :]
      * (row_of NULL: p) and writes y[p, :]. x_up: what the up projection reads in place of x, where
@@ -279,7 +290,8 @@ typedef struct BackendOps {
     /* y[i, :] = x[row[i], :] */
     Status (*gather)(Backend *b, void *y, const void *x, const int32_t *row, int n, int width,
                      Err *e);
-    Status (*wait)(Backend *b, Err *e); /* the only call that blocks the host */
+    /* With upload, download and route the only call that blocks the host. */
+    Status (*wait)(Backend *b, Err *e);
 } BackendOps;
 
 /* NULL: not in this build. */

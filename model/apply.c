@@ -29,6 +29,13 @@ Status apply_linear(Model *m, void *y, const void *x, const Linear *l, int n, Er
     return ST_OK;
 }
 
+Status apply_logits(Model *m, float *y, const void *x, const Linear *l, int n, Err *e)
+{
+    const void *in;
+    TRY(rounded(m, x, n, l->cols, &l->rows[0], m->rounded, &in, e));
+    return m->config.ops->matmul_float(m->config.backend, y, in, l->w, l->bias, n, e);
+}
+
 Status apply_ffn(Model *m, void *y, const void *x, const FfnSpec *spec, const RowFormat rows[2],
                  int n, Err *e)
 {

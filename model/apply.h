@@ -6,6 +6,8 @@
 
 /* y act [n, outputs] = l applied to x act [n, inputs]. */
 Status apply_linear(Model *m, void *y, const void *x, const Linear *l, int n, Err *e);
+/* The same for logits: all parts, y float32 [n, outputs]. */
+Status apply_logits(Model *m, float *y, const void *x, const Linear *l, int n, Err *e);
 /* A FFN that every row goes through: rows[0] is what gate reads, rows[1] what up reads. */
 Status apply_ffn(Model *m, void *y, const void *x, const FfnSpec *spec, const RowFormat rows[2],
                  int n, Err *e);

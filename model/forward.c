@@ -87,7 +87,7 @@ static Status route(Pass *p, int layer, Err *e)
     const BackendOps *ops = m->config.ops;
     const LayerWeights *w = &m->weights.layers[layer];
     const RouterSpec *spec = &m->arch->router;
-    TRY(apply_linear(m, m->router_logits, m->normed, &w->router, p->n_rows, e));
+    TRY(apply_logits(m, m->router_logits, m->normed, &w->router, p->n_rows, e));
     TRY(ops->route(m->config.backend, m->expert, m->expert_weight, m->router_logits,
                    w->router_correction, p->n_rows, spec, e));
     int64_t *load = m->expert_load + (int64_t)layer * spec->n_experts;
@@ -285,9 +285,15 @@ Status model_logits(Model *m, int first, int n, const float **out, Err *e)
     const BackendOps *ops = m->config.ops;
     double start = clock_s();
     const void *rows = attention_lane(m, m->normed, (int64_t)first * a->hidden);
-    TRY(apply_linear(m, m->logits, rows, &m->weights.head, n, e));
-    TRY(ops->wait(m->config.backend, e));
+    TRY(apply_logits(m, m->logits, rows, &m->weights.head, n, e));
     float *values = m->logits;
+    if (ops->host_memory) {
+        TRY(ops->wait(m->config.backend, e));
+    } else {
+        values = m->host_logits;
+        TRY(ops->download(m->config.backend, values, m->logits,
+                          (size_t)n * (size_t)a->vocab * sizeof *values, e));
+    }
     if (a->logits_scale != 1.0f)
         for (int64_t i = 0; i < (int64_t)n * a->vocab; i++)
             values[i] *= a->logits_scale;

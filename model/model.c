@@ -27,10 +27,12 @@ static Plan plan_buffers(const Model *m, int max_pairs)
     /* holds the kept rows' heads, too */
     p.qkv = rows * max_size((size_t)attention_qkv_width(a), out_width) * act;
     p.attn = rows * out_width * act;
-    if (m->config.precision.activations == ACTIVATIONS_STORED)
+    if (m->config.precision.activations == ACTIVATIONS_STORED ||
+        m->config.precision.activations == ACTIVATIONS_NATIVE)
         p.rounded = rows * (size_t)apply_widest(a) * act;
     p.shared = a->shared_inter > 0 ? p.rows : 0;
-    p.router = rows * (size_t)a->router.n_experts * act;
+    /* the gate of shared experts is there, too */
+    p.router = rows * (size_t)max_size((size_t)a->router.n_experts, 1) * sizeof(float);
     if (a->dense_inter > 0)
         p.scratch = ops->ffn_scratch_bytes(m->config.backend, m->config.max_rows, a->dense_inter);
     if (a->shared_inter > 0)
@@ -46,7 +48,7 @@ static Plan plan_buffers(const Model *m, int max_pairs)
     if (a->moe_inter > 0)
         p.scratch =
             max_size(p.scratch, ops->ffn_scratch_bytes(m->config.backend, max_pairs, a->moe_inter));
-    p.logits = (size_t)m->logits_rows * (size_t)a->vocab * act;
+    p.logits = (size_t)m->logits_rows * (size_t)a->vocab * sizeof(float);
     p.rope = (size_t)m->config.max_len * (size_t)a->rope.rotary_dim * sizeof(float);
     return p;
 }
@@ -60,6 +62,7 @@ static Status take(Model *m, size_t bytes, const char *what, void **out, Err *e)
 static Status take_buffers(Model *m, Err *e)
 {
     const Arch *a = m->arch;
+    const BackendOps *ops = m->config.ops;
     size_t rows = (size_t)m->config.max_rows;
     Plan p = plan_buffers(m, m->exchange ? exchange_max_pairs(m->exchange) : 0);
     TRY(take(m, p.rows, "hidden states", &m->hidden, e));
@@ -86,10 +89,17 @@ static Status take_buffers(Model *m, Err *e)
         TRY(take(m, rows * (size_t)m->exchange_shape.coded_bytes, "coded rows", &m->coded, e));
     if (a->shared_inter > 0)
         TRY(take(m, p.shared, "shared experts' output", &m->shared_out, e));
-    TRY(take(m, p.router, "router logits", &m->router_logits, e));
+    void *rope = NULL, *router_logits = NULL, *logits = NULL;
+    TRY(take(m, p.router, "router logits", &router_logits, e));
+    m->router_logits = router_logits;
     TRY(take(m, p.scratch, "FFN scratch", &m->scratch, e));
-    TRY(take(m, p.logits, "logits", &m->logits, e));
-    void *rope = NULL;
+    TRY(take(m, p.logits, "logits", &logits, e));
+    m->logits = logits;
+    if (!ops->host_memory) {
+        m->host_logits = malloc(p.logits);
+        if (!m->host_logits)
+            return err_set(e, ST_MEMORY, "out of memory: %zu bytes of logits", p.logits);
+    }
     TRY(take(m, p.rope, "rope table", &rope, e));
     m->rope_table = rope;
 
@@ -137,7 +147,7 @@ static int most_coded_bytes(const Model *m)
 static Status create_local(Model *m, Err *e)
 {
     const Arch *a = m->arch;
-    size_t row_bytes = (size_t)a->vocab * (size_t)m->config.ops->act_bytes;
+    size_t row_bytes = (size_t)a->vocab * sizeof(float);
     size_t rows = m->config.logits_bytes / row_bytes;
     m->logits_rows = rows < 1                            ? 1
                      : rows > (size_t)m->config.max_rows ? m->config.max_rows
@@ -159,6 +169,13 @@ static Status create_local(Model *m, Err *e)
                                             .max_tokens = m->config.max_rows,
                                             .round_bytes = m->config.round_bytes,
                                             .coded_bytes = most_coded_bytes(m)};
+        if (!m->config.ops->host_memory) {
+            TRY(take(m,
+                     (size_t)m->config.max_rows * (size_t)a->router.top_k *
+                         (size_t)m->exchange_shape.row_bytes,
+                     "experts' results", &m->results, e));
+            m->exchange_shape.results = m->results;
+        }
         TRY(exchange_create(&m->exchange, m->comm, &m->placement, &m->exchange_shape, e));
     }
     TRY(take_buffers(m, e));
@@ -233,10 +250,11 @@ void model_destroy(Model *m)
                        m->rounded,     m->rounded_up,
                        m->shared_out,  m->router_logits,
                        m->scratch,     m->logits,
-                       m->rope_table};
+                       m->rope_table,  m->results};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (buffers[i])
             ops->release(m->config.backend, buffers[i]);
+    free(m->host_logits);
     free(m->expert);
     free(m->expert_weight);
     free(m->wanted);

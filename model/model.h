@@ -51,7 +51,9 @@ typedef struct Model {
     void *rounded, *rounded_up;
     void *coded;      /* [max_rows, most coded bytes] of rows that travel to the experts; or NULL */
     void *shared_out; /* [max_rows, hidden] where there are shared experts */
-    void *router_logits, *logits;
+    float *router_logits, *logits;
+    float *host_logits;   /* [logits_rows, vocab] where the backend's memory is not the host's */
+    void *results;        /* what the experts give, likewise */
     float *expert_weight; /* [max_rows, top_k] */
     int32_t *expert;      /* [max_rows, top_k] */
     int32_t *wanted;      /* [max_rows] scratch: rows that the last layer keeps */

@@ -163,6 +163,16 @@ static Status finish_bank(Loader *l, Weight **w)
 
 /* --- activations --- */
 
+/* As declared; in native mode only what the tensor cores take as it is, which are FP8 rows. */
+static RowScheme rows_in_use(const Precision *p, RowScheme declared)
+{
+    bool fp8 =
+        declared == ROWS_FP8_STATIC || declared == ROWS_FP8_TOKEN || declared == ROWS_FP8_GROUP;
+    bool used =
+        p->activations == ACTIVATIONS_STORED || (p->activations == ACTIVATIONS_NATIVE && fp8);
+    return used ? declared : ROWS_AS_THEY_ARE;
+}
+
 /* What the inputs of a module are rounded to. Scales that the mode does not use may be missing. */
 static Status rows_of(Loader *l, const LinearTensors *t, RowFormat *out)
 {
@@ -172,7 +182,7 @@ static Status rows_of(Loader *l, const LinearTensors *t, RowFormat *out)
         return ST_OK;
     bool lacks = s->input && !t->input;
     l->w->n_missing_input_scales += lacks;
-    if (l->precision->activations != ACTIVATIONS_STORED)
+    if (rows_in_use(l->precision, s->rows) == ROWS_AS_THEY_ARE)
         return ST_OK;
     out->scheme = s->rows;
     out->power_of_two = s->rows_power_of_two;
@@ -382,7 +392,7 @@ static Status expert_rows(Loader *l, const ExpertTensors *t, int from, int end, 
         out->scheme = ROWS_NVFP4_TOKEN;
         return ST_OK;
     }
-    if (!s || l->precision->activations != ACTIVATIONS_STORED)
+    if (!s || rows_in_use(l->precision, s->rows) == ROWS_AS_THEY_ARE)
         return ST_OK;
     for (int p = from; p < end; p++)
         if (!projection(t, p, 0)->scheme || projection(t, p, 0)->scheme->rows != s->rows)
@@ -547,6 +557,13 @@ static Status load_layer_linear(Loader *l, int layer, const char *what, const Li
     return load_linear(l, name, WEIGHT_MATMUL, &t, 1, out);
 }
 
+static Status load_router(Loader *l, int layer, const LinearTensors *t, Linear *out)
+{
+    char name[64];
+    snprintf(name, sizeof name, "layers.%d.router", layer);
+    return load_linear(l, name, WEIGHT_ROUTER, &t, 1, out);
+}
+
 static Status load_heads(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
 {
     const LinearTensors *qkv[] = {&t->q, &t->k, &t->v};
@@ -688,7 +705,7 @@ static Status load_layer(Loader *l, int layer, const LayerTensors *t, LayerWeigh
     out->experts = out->dense = out->shared = (FfnSpec){.hidden = a->hidden, .act = a->act};
     if (!a->layers[layer].moe)
         return load_ffn(l, layer, "mlp", &t->dense, a->dense_inter, &out->dense, out->dense_rows);
-    TRY(load_layer_linear(l, layer, "router", &t->router, &out->router));
+    TRY(load_router(l, layer, &t->router, &out->router));
     TRY(load_one_vector(l, "biases", t->router_bias, &out->router.bias));
     TRY(load_one_vector(l, "biases", t->router_correction, &out->router_correction));
     if (a->shared_inter > 0)

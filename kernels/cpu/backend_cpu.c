@@ -59,6 +59,13 @@ static void destroy(Backend *b)
     free(b);
 }
 
+static Status can_run(int local_rank, Err *e)
+{
+    (void)local_rank;
+    (void)e;
+    return ST_OK;
+}
+
 static Status create(const BackendConfig *config, Backend **out, Err *e)
 {
     if (config->isa > isa_best())
@@ -123,6 +130,7 @@ const BackendOps cpu_backend = {
     .name = "cpu",
     .act_bytes = sizeof(float),
     .host_memory = true,
+    .can_run = can_run,
     .create = create,
     .destroy = destroy,
     .alloc = cpu_alloc,
@@ -140,6 +148,7 @@ const BackendOps cpu_backend = {
     .embed = cpu_embed,
     .norm = cpu_norm,
     .matmul = cpu_matmul,
+    .matmul_float = cpu_matmul_float,
     .round_rows = cpu_round_rows,
     .encode_rows = cpu_encode_rows,
     .decode_rows = cpu_decode_rows,

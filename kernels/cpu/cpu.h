@@ -243,6 +243,8 @@ void cpu_iq2_look_up(FormatId format, const Iq2Levels *levels, const uint8_t *bl
 /* matmul_cpu.c */
 Status cpu_matmul(Backend *b, void *y, const void *x, const Weight *w, int part, const float *bias,
                   int n, Err *e);
+Status cpu_matmul_float(Backend *b, float *y, const void *x, const Weight *w, const float *bias,
+                        int n, Err *e);
 /* How many panels a task takes, of n_panels for each of n_row_blocks: few enough that every thread
  * gets several. */
 int cpu_block_panels(const Backend *b, int64_t n_panels, int64_t n_row_blocks, int most);
@@ -289,7 +291,7 @@ Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *po
                             const LatentWeights *w, LatentForm form, void *scratch, Err *e);
 
 /* route_cpu.c */
-Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits,
+Status cpu_route(Backend *b, int32_t *expert, float *weight, const float *logits,
                  const float *correction, int n, const RouterSpec *spec, Err *e);
 
 /* rows_cpu.c */

@@ -70,3 +70,9 @@ Status cpu_matmul(Backend *b, void *y, const void *x, const Weight *w, int part,
             matmul_task, &job);
     return ST_OK;
 }
+
+Status cpu_matmul_float(Backend *b, float *y, const void *x, const Weight *w, const float *bias,
+                        int n, Err *e)
+{
+    return cpu_matmul(b, y, x, w, ALL_PARTS, bias, n, e);
+}

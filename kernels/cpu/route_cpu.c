@@ -170,7 +170,7 @@ static Status check_spec(const RouterSpec *spec, Err *e)
     return ST_OK;
 }
 
-Status cpu_route(Backend *b, int32_t *expert, float *weight, const void *logits,
+Status cpu_route(Backend *b, int32_t *expert, float *weight, const float *logits,
                  const float *correction, int n, const RouterSpec *spec, Err *e)
 {
     TRY(check_spec(spec, e));

@@ -198,7 +198,7 @@ static bool scales_match(const Weight *w, const CpuPart *p, const QuantTensor *t
         return false;
     int64_t group = t->group < w->cols ? t->group : w->cols;
     bool same = t->scale_type == p->scale && group == p->group;
-    bool finer = w->use == WEIGHT_MATMUL && p->scale == SCALE_F32 &&
+    bool finer = w->use != WEIGHT_LOOKUP && p->scale == SCALE_F32 &&
                  scale_fits(p->format, t->scale_type) &&
                  (group % p->group == 0 || group == w->cols);
     return same || finer;

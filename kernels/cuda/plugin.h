@@ -11,7 +11,7 @@
 
 /* Goes up with every change of PluginInfo or of what it points to. The first field of PluginInfo
  * stays what it is, so that a program can refuse a plugin of another version. */
-enum { PLUGIN_ABI = 1 };
+enum { PLUGIN_ABI = 2 };
 
 typedef struct PluginDevice {
     char name[256];
@@ -29,6 +29,7 @@ typedef struct PluginInfo {
     /* Runs a small kernel on a device and checks what it wrote: 0, or -1 with the reason in why (n
      * bytes). */
     int (*try_device)(int device, char *why, int n);
+    const struct CudaApi *api; /* kernels/cuda/api.h */
 } PluginInfo;
 
 #define PLUGIN_PROBE "moebatch_plugin_probe"

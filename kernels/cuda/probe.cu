@@ -2,6 +2,7 @@
  * runs on them. Tile    one thread per value, 256 to a block. Budget  4 bytes read and 4 written
  * per value; it runs once, on 64 KiB, so the launch decides. Why     a driver older than the
  * toolkit, or a card older than the build, shows only when a kernel is launched. */
+#include "kernels/cuda/api.h"
 #include "kernels/cuda/plugin.h"
 
 #include <cuda_runtime.h>
@@ -118,6 +119,7 @@ extern "C" __attribute__((visibility("default"))) const PluginInfo *moebatch_plu
     info.devices = devices;
     info.why_no_device = why_no_device;
     info.try_device = try_device;
+    info.api = &cuda_api;
     describe_versions();
     describe_devices();
     info.abi = PLUGIN_ABI;

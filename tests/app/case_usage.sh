@@ -18,6 +18,7 @@ for launch in "" "mpirun -n 3"; do
     check 2 '-i FILE is missing' $launch "$MOEBATCH" run -m x
     check 2 '--max-batch 0: expected an integer from 1 to 65536' $launch "$MOEBATCH" score --max-batch 0
     check 2 'unknown instruction set "avx1024"' $launch "$MOEBATCH" perplexity -m "$SOURCE/tests/data/storyteller" --isa avx1024 x
+    check 2 '--backend abacus: expected auto, cpu or cuda' $launch "$MOEBATCH" perplexity -m "$SOURCE/tests/data/storyteller" --backend abacus x
     check 2 'FILE is missing' $launch "$MOEBATCH" perplexity -m x
     check 2 'MODEL is missing' $launch "$MOEBATCH" quantize -o y --recipe fp8
     check 2 '--recipe is missing' $launch "$MOEBATCH" quantize x -o y
@@ -26,6 +27,10 @@ for launch in "" "mpirun -n 3"; do
     check 0 'moebatch ' $launch sh -c "$MOEBATCH --version | head -n 1"
     check 1 'config.json' $launch "$MOEBATCH" perplexity -m /nowhere x
 done
+check 2 '--backend cuda: runs on one rank so far, these are 2' mpirun -n 2 "$MOEBATCH" perplexity -m "$SOURCE/tests/data/storyteller" --backend cuda x
+# An explicit backend is never replaced by another: without a GPU the reason is the message.
+ldconfig -p | grep -q 'libcuda\.so\.1' ||
+    check 1 '--backend cuda: no GPU' "$MOEBATCH" perplexity -m "$SOURCE/tests/data/storyteller" --backend cuda x
 for command in run score perplexity quantize tokenize; do
     "$MOEBATCH" $command --help >help.$$ || failed=1
     [ "$(wc -l <help.$$)" -le 40 ] || { echo "$command --help has more than 40 lines"; failed=1; }

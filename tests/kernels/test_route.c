@@ -221,13 +221,16 @@ static int test_refusals(Backend *b)
     int32_t expert[N * 2];
     RouterSpec spec = {ROUTER_TOPK_SOFTMAX, E, 2, 1, 1, false, 0, 1};
     logits[7][3] = -INFINITY; /* never chosen, but no error */
-    failed += check_int("-inf", ops->route(b, expert, weight, logits, NULL, N, &spec, &e), ST_OK);
+    failed +=
+        check_int("-inf", ops->route(b, expert, weight, logits[0], NULL, N, &spec, &e), ST_OK);
     logits[41][2] = NAN;
     logits[23][0] = INFINITY;
-    failed += check_int("NaN", ops->route(b, expert, weight, logits, NULL, N, &spec, &e), ST_INPUT);
+    failed +=
+        check_int("NaN", ops->route(b, expert, weight, logits[0], NULL, N, &spec, &e), ST_INPUT);
     failed += check_has("lowest row", e.text, "row 23:");
     logits[23][0] = 0;
-    failed += check_int("NaN", ops->route(b, expert, weight, logits, NULL, N, &spec, &e), ST_INPUT);
+    failed +=
+        check_int("NaN", ops->route(b, expert, weight, logits[0], NULL, N, &spec, &e), ST_INPUT);
     failed += check_has("NaN", e.text, "row 41:");
     static const float low[E] = {-200, -200, -150, -90};
     static const float bad[E] = {0, NAN, 0, 0};
@@ -251,14 +254,14 @@ static int test_refusals(Backend *b)
         {ROUTER_TOPK_SOFTMAX, E, 2, 4, 3, true, 0, 1},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        failed += check_int("groups", ops->route(b, expert, weight, logits, NULL, 1, &wrong[i], &e),
-                            ST_INPUT);
+        failed += check_int(
+            "groups", ops->route(b, expert, weight, logits[0], NULL, 1, &wrong[i], &e), ST_INPUT);
     spec.top_k = 5;
     failed += check_int("more than there are",
-                        ops->route(b, expert, weight, logits, NULL, 1, &spec, &e), ST_INPUT);
+                        ops->route(b, expert, weight, logits[0], NULL, 1, &spec, &e), ST_INPUT);
     spec.n_experts = 2000;
-    failed +=
-        check_int("too many", ops->route(b, expert, weight, logits, NULL, 1, &spec, &e), ST_INPUT);
+    failed += check_int("too many", ops->route(b, expert, weight, logits[0], NULL, 1, &spec, &e),
+                        ST_INPUT);
     return failed;
 }
 

@@ -1,0 +1,179 @@
+/* kernels/cuda/api.h - what the program asks of the plugin: memory, copies, and one launch function
+ * per operation. Plain C, the only way into the .cu files.
+ *
+ * Every function returns a cudaError_t as an int, 0 when all is well; launches return once queued
+ * on the stream. Pointers are device memory unless a name says host. Rows are bf16, strides count
+ * values. Shapes were checked by the caller; zero rows are fine. */
+#ifndef MB_KERNELS_CUDA_API_H
+#define MB_KERNELS_CUDA_API_H
+
+#include "kernels/backend.h"
+
+typedef enum CudaCodes {            /* how a part's weights rest on the device */
+                         CUDA_BF16, /* planes of them: the sum of the planes is the weight */
+                         CUDA_E4M3,
+                         CUDA_E2M1, /* two to a byte, the low half first */
+                         CUDA_INT4, /* likewise, code - 8 */
+                         CUDA_INT8,
+                         N_CUDA_CODES
+} CudaCodes;
+
+enum {
+    CUDA_TILE_ROWS = 64,
+    CUDA_TILE_COLS = 64,
+    CUDA_TILE_K = 32,     /* rows of codes are filled up to a multiple, with codes that give 0 */
+    CUDA_MAX_GROUPS = 128 /* of a router */
+};
+
+/* One part of a bank, for all its matrices. The weight of (row, k) is
+ *   bf16(code * scale(row, k / group)) * row_scale[row]. */
+typedef struct CudaPart {
+    const uint8_t *codes, *scales; /* of matrix 0; scales NULL: none */
+    const float *row_scale;        /* [rows] of matrix 0 */
+    int64_t codes_mat, scales_mat; /* bytes from a matrix to the next */
+    int64_t codes_row, scales_row; /* bytes from a row to the next */
+    int64_t row_scale_mat;         /* floats */
+    CudaCodes kind;
+    ScaleType scale_type;
+    int group, n_groups;
+    int rows, first_row; /* first_row: among the outputs of all parts */
+} CudaPart;
+
+typedef struct CudaTile { /* rows row .. row+n-1 of one expert; n <= CUDA_TILE_ROWS */
+    int32_t mat, row, n;
+} CudaTile;
+
+typedef enum CudaEpilogue { CUDA_STORE, CUDA_GATED, CUDA_RELU2 } CudaEpilogue;
+
+typedef struct CudaGemm { /* y[r, :] = W[mat] x[r, :] + bias[mat] */
+    CudaPart part[MAX_PARTS];
+    int n_parts, planes;
+    int k, k_padded;
+    const void *x, *x_up; /* x_up: what part 1 reads, of CUDA_GATED; NULL: x */
+    int64_t x_stride, x_mat;
+    const int32_t *x_row; /* row r reads x[x_row[r]]; NULL: r */
+    void *y;
+    int64_t y_stride, y_mat;
+    const int32_t *y_row; /* row r goes to y[y_row[r]]; NULL: r */
+    bool y_float;         /* float32 results */
+    const float *bias;    /* [outputs of all parts] of matrix 0, or NULL */
+    int64_t bias_mat;
+    const CudaTile *tiles; /* [n_tiles]; NULL: every matrix of n_mats meets n_rows rows, of which
+                              matrix m's lie m * x_mat and m * y_mat values further */
+    int n_tiles, n_mats, n_rows;
+    CudaEpilogue epilogue;
+    ActSpec act;
+} CudaGemm;
+
+typedef struct CudaRow { /* a row of a step, of one sequence */
+    int32_t row, pos;    /* where it lies among the rows, its position */
+    int32_t pages;       /* where its sequence's page numbers begin in the list */
+} CudaRow;
+
+/* A page holds, for each KV head, KV_PAGE rows of keys and then of values; latents are one row that
+ * is both. Lanes are filled up to a multiple of 16 with zeros; the first `coded` are of the cache's
+ * type, the rest bf16. */
+typedef struct CudaCache {
+    void *pool;
+    int64_t page_bytes, head_bytes;   /* from a page to the next, from a head to the next */
+    int64_t row_bytes, values_offset; /* from a position to the next; of values within a head */
+    int lanes, coded;                 /* of keys; of them in the cache's type */
+    KvFormat kv;
+    const CudaRow *rows; /* [n_rows] */
+    const int32_t *pages;
+    int n_rows, n_kv_heads;
+} CudaCache;
+
+typedef struct CudaAttention {
+    CudaCache cache;
+    const void *q; /* row CudaRow.row if by_row, else i; a head's lanes are q_split, then q_rest */
+    void *out;     /* the same rows, n_heads heads of out_dim values */
+    bool by_row;
+    int64_t q_stride, out_stride;
+    int q_split, q_rest; /* the second run starts at lane `coded` of the cache */
+    int n_heads, out_dim, window;
+    float scale;
+    const float *sinks; /* [n_heads] or NULL */
+} CudaAttention;
+
+typedef struct CudaApi {
+    const char *(*error_text)(int code);
+    bool (*is_out_of_memory)(int code);
+    /* Makes the device current for this thread, for good, and a stream. */
+    int (*open)(int device, void **stream);
+    int (*close)(void *stream);
+    int (*memory)(size_t *free_bytes, size_t *total_bytes);
+    int (*take)(void **out, size_t bytes);
+    int (*release)(void *p);
+    int (*take_host)(void **out, size_t bytes); /* pinned */
+    int (*release_host)(void *p);
+    int (*to_device)(void *dst, const void *src_host, size_t bytes, void *stream);
+    int (*to_host)(void *dst_host, const void *src, size_t bytes, void *stream);
+    int (*wait)(void *stream);
+
+    int (*embed)(void *y, const void *table, const int32_t *ids, int n, int64_t cols, float scale,
+                 void *stream);
+    int (*norm)(void *y, const void *x, const float *weight, int n_rows, int n_groups, int width,
+                int64_t stride, float eps, NormKind kind, void *stream);
+    int (*rope)(void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
+                const int32_t *position, const RopeSpec *rope, void *stream);
+    int (*combine)(void *y, const void *rows, const int32_t *slot, const float *weight, int n,
+                   int top_k, int width, void *stream);
+    int (*gate_rows)(void *y, const void *gate, int n, int width, void *stream);
+    int (*clamp)(void *x, int n_rows, int64_t stride, int width, float limit, void *stream);
+    int (*add)(void *h, const void *y, float scale, int64_t n, void *stream);
+    int (*gather)(void *y, const void *x, const int32_t *row, int n, int width, void *stream);
+    /* y[r * y_stride + h * y_head + i] = x[row[r] * x_stride + h * x_head + i], i < width */
+    int (*copy_lanes)(void *y, int64_t y_stride, int64_t y_head, const void *x, int64_t x_stride,
+                      int64_t x_head, const int32_t *row, int n, int n_heads, int width,
+                      void *stream);
+    /* coded [n, coded_bytes] and y are each optional: x -> codes -> y. x NULL: coded is read. */
+    int (*code_rows)(void *y, int64_t y_stride, const void *x, int64_t x_stride, void *coded,
+                     int64_t coded_bytes, int n, int width, const RowFormat *format, void *stream);
+    int (*gemm)(const CudaGemm *g, void *stream);
+    int (*write_keys)(const CudaCache *c, const void *k, const void *v, int64_t stride, int dim,
+                      void *stream);
+    int (*write_latents)(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,
+                         int rope_dim, void *stream);
+    int (*attention)(const CudaAttention *a, void *stream);
+    /* logits float32. *bad becomes the lowest row without weights, or n or more. */
+    int (*route)(int32_t *expert, float *weight, int32_t *bad, const float *logits,
+                 const float *correction, int n, const RouterSpec *spec, void *stream);
+} CudaApi;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Of the .cu files, for the table in memory.cu. */
+int cuda_embed_launch(void *y, const void *table, const int32_t *ids, int n, int64_t cols,
+                      float scale, void *stream);
+int cuda_norm_launch(void *y, const void *x, const float *weight, int n_rows, int n_groups,
+                     int width, int64_t stride, float eps, NormKind kind, void *stream);
+int cuda_rope_launch(void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
+                     const int32_t *position, const RopeSpec *rope, void *stream);
+int cuda_combine_launch(void *y, const void *rows, const int32_t *slot, const float *weight, int n,
+                        int top_k, int width, void *stream);
+int cuda_gate_rows_launch(void *y, const void *gate, int n, int width, void *stream);
+int cuda_clamp_launch(void *x, int n_rows, int64_t stride, int width, float limit, void *stream);
+int cuda_add_launch(void *h, const void *y, float scale, int64_t n, void *stream);
+int cuda_gather_launch(void *y, const void *x, const int32_t *row, int n, int width, void *stream);
+int cuda_copy_lanes_launch(void *y, int64_t y_stride, int64_t y_head, const void *x,
+                           int64_t x_stride, int64_t x_head, const int32_t *row, int n, int n_heads,
+                           int width, void *stream);
+int cuda_code_rows_launch(void *y, int64_t y_stride, const void *x, int64_t x_stride, void *coded,
+                          int64_t coded_bytes, int n, int width, const RowFormat *format,
+                          void *stream);
+int cuda_gemm_launch(const CudaGemm *g, void *stream);
+int cuda_write_keys_launch(const CudaCache *c, const void *k, const void *v, int64_t stride,
+                           int dim, void *stream);
+int cuda_write_latents_launch(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,
+                              int rope_dim, void *stream);
+int cuda_attention_launch(const CudaAttention *a, void *stream);
+int cuda_route_launch(int32_t *expert, float *weight, int32_t *bad, const float *logits,
+                      const float *correction, int n, const RouterSpec *spec, void *stream);
+extern const CudaApi cuda_api;
+#ifdef __cplusplus
+}
+#endif
+
+#endif

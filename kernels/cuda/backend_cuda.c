@@ -1,0 +1,403 @@
+/* kernels/cuda/backend_cuda.c - the CUDA backend: its table of ops, its memory, and the ring through
+ * which index arrays travel. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/plugin.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RING_BYTES = 16 << 20, RING_ALIGN = 256 };
+
+Status cuda_status(const Backend *b, int code, const char *op, Err *e)
+{
+    if (code == 0)
+        return ST_OK;
+    return err_set(e, b->api->is_out_of_memory(code) ? ST_MEMORY : ST_DEVICE, "%s: %s", op,
+                   b->api->error_text(code));
+}
+
+Status cuda_alloc(Backend *b, size_t bytes, const char *what, void **out, Err *e)
+{
+    int code = b->api->take(out, bytes ? bytes : RING_ALIGN);
+    if (code == 0)
+        return ST_OK;
+    size_t free_bytes = 0, total = 0;
+    if (!b->api->is_out_of_memory(code) || b->api->memory(&free_bytes, &total) != 0)
+        return cuda_status(b, code, what, e);
+    return err_set(e, ST_MEMORY, "out of GPU memory: %zu bytes for %s, %zu of %zu are free", bytes,
+                   what, free_bytes, total);
+}
+
+/* The runtime waits for work that still uses the memory. */
+void cuda_release(Backend *b, void *p)
+{
+    if (p)
+        (void)b->api->release(p);
+}
+
+/* --- the ring --- */
+
+static void ring_free(Backend *b, Ring *r)
+{
+    cuda_release(b, r->dev);
+    if (r->host)
+        (void)b->api->release_host(r->host);
+    *r = (Ring){0};
+}
+
+static Status ring_make(Backend *b, size_t bytes, Err *e)
+{
+    void *host = NULL, *dev = NULL;
+    ring_free(b, &b->ring);
+    TRY(cuda_status(b, b->api->take_host(&host, bytes), "pinned memory for index arrays", e));
+    b->ring.host = host;
+    TRY(cuda_alloc(b, bytes, "index arrays", &dev, e));
+    b->ring.dev = dev;
+    b->ring.cap = bytes;
+    return ST_OK;
+}
+
+Status cuda_ring_reserve(Backend *b, size_t bytes, int n, Err *e)
+{
+    Ring *r = &b->ring;
+    size_t most = bytes + (size_t)n * RING_ALIGN;
+    if (most <= r->cap - r->at)
+        return ST_OK;
+    /* What lies in front may still be in use. */
+    TRY(cuda_status(b, b->api->wait(b->stream), "wait", e));
+    r->at = 0;
+    return most <= r->cap ? ST_OK : ring_make(b, 4 * most, e);
+}
+
+Status cuda_ring_take(Backend *b, size_t bytes, void **host, void **dev, Err *e)
+{
+    Ring *r = &b->ring;
+    size_t whole = (bytes + RING_ALIGN - 1) / RING_ALIGN * RING_ALIGN;
+    TRY(cuda_ring_reserve(b, bytes, 1, e));
+    *host = r->host + r->at;
+    *dev = r->dev + r->at;
+    r->at += whole;
+    return ST_OK;
+}
+
+Status cuda_ring_send(Backend *b, const void *host, void *dev, size_t bytes, Err *e)
+{
+    if (bytes == 0)
+        return ST_OK;
+    return cuda_status(b, b->api->to_device(dev, host, bytes, b->stream), "index arrays", e);
+}
+
+Status cuda_ring_copy(Backend *b, const void *from, size_t bytes, const void **dev, Err *e)
+{
+    void *host, *there;
+    TRY(cuda_ring_take(b, bytes, &host, &there, e));
+    if (bytes)
+        memcpy(host, from, bytes);
+    *dev = there;
+    return cuda_ring_send(b, host, there, bytes, e);
+}
+
+/* --- the backend --- */
+
+static void destroy(Backend *b)
+{
+    if (!b)
+        return;
+    if (b->stream)
+        (void)b->api->wait(b->stream);
+    ring_free(b, &b->ring);
+    if (b->staging)
+        (void)b->api->release_host(b->staging);
+    if (b->stream)
+        (void)b->api->close(b->stream);
+    free(b);
+}
+
+static Status usable(int local_rank, const PluginInfo **out, int *device, Err *e)
+{
+    char why[256];
+    /* The plugin brings libraries of the toolkit, which take half a second to open. */
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (!driver)
+        return err_set(e, ST_DEVICE, "no GPU: there is no CUDA driver (libcuda.so.1)");
+    dlclose(driver);
+    TRY(plugin_open(out, e));
+    if ((*out)->n_devices == 0)
+        return err_set(e, ST_DEVICE, "no GPU: %s", (*out)->why_no_device);
+    *device = local_rank % (*out)->n_devices;
+    if ((*out)->try_device(*device, why, sizeof why) != 0)
+        return err_set(e, ST_DEVICE, "%s", why);
+    return ST_OK;
+}
+
+static Status can_run(int local_rank, Err *e)
+{
+    const PluginInfo *plugin;
+    int device;
+    return usable(local_rank, &plugin, &device, e);
+}
+
+static Status create(const BackendConfig *config, Backend **out, Err *e)
+{
+    const PluginInfo *plugin = NULL;
+    int device = 0;
+    Status st;
+    void *staging = NULL;
+    TRY(usable(config->local_rank, &plugin, &device, e));
+    Backend *b = calloc(1, sizeof *b);
+    if (!b)
+        return err_set(e, ST_MEMORY, "out of memory: the CUDA backend");
+    b->api = plugin->api;
+    TRY_GOTO(cuda_status(b, b->api->open(device, &b->stream), "the GPU", e));
+    TRY_GOTO(ring_make(b, RING_BYTES, e));
+    TRY_GOTO(
+        cuda_status(b, b->api->take_host(&staging, STAGING_BYTES), "pinned memory for weights", e));
+    b->staging = staging;
+    *out = b;
+    return ST_OK;
+fail:
+    destroy(b);
+    return st;
+}
+
+static size_t free_memory(const Backend *b)
+{
+    size_t free_bytes = 0, total = 0;
+    return b->api->memory(&free_bytes, &total) == 0 ? free_bytes : 0;
+}
+
+static Status wait_done(Backend *b, Err *e)
+{
+    return cuda_status(b, b->api->wait(b->stream), "the GPU", e);
+}
+
+static Status upload(Backend *b, void *dst, const void *src_host, size_t bytes, Err *e)
+{
+    TRY(cuda_status(b, b->api->to_device(dst, src_host, bytes, b->stream), "upload", e));
+    return wait_done(b, e);
+}
+
+static Status download(Backend *b, void *dst_host, const void *src, size_t bytes, Err *e)
+{
+    TRY(cuda_status(b, b->api->to_host(dst_host, src, bytes, b->stream), "download", e));
+    return wait_done(b, e);
+}
+
+/* --- rows --- */
+
+static Status embed(Backend *b, void *y, const Weight *table, const int32_t *ids, int n,
+                    float scale, Err *e)
+{
+    const void *dev;
+    TRY(cuda_ring_copy(b, ids, (size_t)n * sizeof *ids, &dev, e));
+    return cuda_status(
+        b, b->api->embed(y, table->part[0].codes, dev, n, table->cols, scale, b->stream), "embed",
+        e);
+}
+
+static Status norm(Backend *b, void *y, const void *x, const float *weight, int n_rows,
+                   int n_groups, int width, int64_t stride, float eps, NormKind kind, Err *e)
+{
+    return cuda_status(
+        b, b->api->norm(y, x, weight, n_rows, n_groups, width, stride, eps, kind, b->stream),
+        "norm", e);
+}
+
+static Status check_format(const RowFormat *format, int width, Err *e)
+{
+    if (width % row_format_multiple(format->scheme) != 0)
+        return err_set(e, ST_INPUT, "rows of %d values in %s: not a multiple of %d", width,
+                       row_scheme_name(format->scheme), row_format_multiple(format->scheme));
+    return ST_OK;
+}
+
+static Status round_rows(Backend *b, void *y, int64_t y_stride, const void *x, int64_t x_stride,
+                         int n, int width, const RowFormat *format, Err *e)
+{
+    TRY(check_format(format, width, e));
+    if (format->scheme != ROWS_AS_THEY_ARE)
+        return cuda_status(
+            b, b->api->code_rows(y, y_stride, x, x_stride, NULL, 0, n, width, format, b->stream),
+            "round_rows", e);
+    if (x == y && x_stride == y_stride)
+        return ST_OK;
+    void *host, *dev;
+    TRY(cuda_ring_take(b, (size_t)n * sizeof(int32_t), &host, &dev, e));
+    for (int i = 0; i < n; i++)
+        ((int32_t *)host)[i] = i;
+    TRY(cuda_ring_send(b, host, dev, (size_t)n * sizeof(int32_t), e));
+    return cuda_status(
+        b, b->api->copy_lanes(y, y_stride, 0, x, x_stride, 0, dev, n, 1, width, b->stream),
+        "round_rows", e);
+}
+
+/* Rows that travel as they are are never encoded: the exchange sends them itself. */
+static Status check_coded(const RowFormat *format, int width, Err *e)
+{
+    if (format->scheme == ROWS_AS_THEY_ARE)
+        return err_set(e, ST_INPUT, "rows without a format cannot be encoded");
+    return check_format(format, width, e);
+}
+
+static Status encode_rows(Backend *b, void *coded, const void *x, int n, int width,
+                          const RowFormat *format, Err *e)
+{
+    TRY(check_coded(format, width, e));
+    return cuda_status(b,
+                       b->api->code_rows(NULL, 0, x, width, coded,
+                                         row_encoded_bytes(format->scheme, width), n, width, format,
+                                         b->stream),
+                       "encode_rows", e);
+}
+
+static Status decode_rows(Backend *b, void *x, const void *coded, int n, int width,
+                          const RowFormat *format, Err *e)
+{
+    TRY(check_coded(format, width, e));
+    return cuda_status(b,
+                       b->api->code_rows(x, width, NULL, 0, (void *)(uintptr_t)coded,
+                                         row_encoded_bytes(format->scheme, width), n, width, format,
+                                         b->stream),
+                       "decode_rows", e);
+}
+
+static Status rope(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
+                   const int32_t *position, const RopeSpec *spec, Err *e)
+{
+    const void *dev;
+    TRY(cuda_ring_copy(b, position, (size_t)n_rows * sizeof *position, &dev, e));
+    return cuda_status(b, b->api->rope(x, n_rows, stride, n_heads, head_dim, dev, spec, b->stream),
+                       "rope", e);
+}
+
+static Status combine(Backend *b, void *y, const void *rows, const int32_t *slot,
+                      const float *weight, int n, int top_k, int width, Err *e)
+{
+    const void *slot_dev, *weight_dev;
+    size_t pairs = (size_t)n * (size_t)top_k;
+    TRY(cuda_ring_reserve(b, pairs * (sizeof *slot + sizeof *weight), 2, e));
+    TRY(cuda_ring_copy(b, slot, pairs * sizeof *slot, &slot_dev, e));
+    TRY(cuda_ring_copy(b, weight, pairs * sizeof *weight, &weight_dev, e));
+    return cuda_status(b,
+                       b->api->combine(y, rows, slot_dev, weight_dev, n, top_k, width, b->stream),
+                       "combine", e);
+}
+
+static Status gate_rows(Backend *b, void *y, const void *gate, int n, int width, Err *e)
+{
+    return cuda_status(b, b->api->gate_rows(y, gate, n, width, b->stream), "gate_rows", e);
+}
+
+static Status clamp(Backend *b, void *x, int n_rows, int64_t stride, int width, float limit, Err *e)
+{
+    return cuda_status(b, b->api->clamp(x, n_rows, stride, width, limit, b->stream), "clamp", e);
+}
+
+static Status add(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e)
+{
+    return cuda_status(b, b->api->add(h, y, scale, n, b->stream), "add", e);
+}
+
+static Status gather(Backend *b, void *y, const void *x, const int32_t *row, int n, int width,
+                     Err *e)
+{
+    const void *dev;
+    TRY(cuda_ring_copy(b, row, (size_t)n * sizeof *row, &dev, e));
+    return cuda_status(b, b->api->gather(y, x, dev, n, width, b->stream), "gather", e);
+}
+
+/* --- the router --- */
+
+static Status check_router(const RouterSpec *spec, Err *e)
+{
+    enum { MOST_EXPERTS = 1024, MOST_TOP_K = 32 };
+    if (spec->n_experts < 1 || spec->n_experts > MOST_EXPERTS || spec->top_k < 1 ||
+        spec->top_k > MOST_TOP_K || spec->top_k > spec->n_experts)
+        return err_set(e, ST_INPUT, "router: top %d of %d experts; at most %d of %d are supported",
+                       spec->top_k, spec->n_experts, MOST_TOP_K, MOST_EXPERTS);
+    if (spec->n_group < 1 || spec->n_group > CUDA_MAX_GROUPS || spec->n_experts % spec->n_group ||
+        spec->topk_group < 1 || spec->topk_group > spec->n_group)
+        return err_set(e, ST_INPUT, "router: %d of %d groups of %d experts", spec->topk_group,
+                       spec->n_group, spec->n_experts);
+    if (spec->topk_group * (spec->n_experts / spec->n_group) < spec->top_k)
+        return err_set(e, ST_INPUT, "router: %d groups of %d experts do not hold the top %d",
+                       spec->topk_group, spec->n_experts / spec->n_group, spec->top_k);
+    if (spec->topk_group < spec->n_group && spec->kind != ROUTER_GROUP_MAX &&
+        spec->kind != ROUTER_SIGMOID)
+        return err_set(e, ST_INPUT, "router: this kind has no groups, but %d of %d are asked for",
+                       spec->topk_group, spec->n_group);
+    return ST_OK;
+}
+
+/* Waits: the caller reads the choices. */
+static Status route(Backend *b, int32_t *expert, float *weight, const float *logits,
+                    const float *correction, int n, const RouterSpec *spec, Err *e)
+{
+    TRY(check_router(spec, e));
+    if (n == 0)
+        return ST_OK;
+    size_t pairs = (size_t)n * (size_t)spec->top_k, bytes = pairs * sizeof *expert;
+    void *host, *dev;
+    TRY(cuda_ring_take(b, 2 * bytes + sizeof(int32_t), &host, &dev, e));
+    int32_t *expert_dev = dev, *bad_dev = expert_dev + 2 * pairs;
+    float *weight_dev = (float *)dev + pairs;
+    TRY(cuda_status(
+        b, b->api->route(expert_dev, weight_dev, bad_dev, logits, correction, n, spec, b->stream),
+        "route", e));
+    TRY(cuda_status(b, b->api->to_host(host, dev, 2 * bytes + sizeof(int32_t), b->stream), "route",
+                    e));
+    TRY(wait_done(b, e));
+    int32_t bad = ((const int32_t *)host)[2 * pairs];
+    if (bad < n)
+        return err_set(e, ST_INPUT,
+                       "row %d: the router has no weights: a logit is not a finite number, or "
+                       "all scores are 0",
+                       (int)bad);
+    memcpy(expert, host, bytes);
+    memcpy(weight, (const char *)host + bytes, bytes);
+    return ST_OK;
+}
+
+const BackendOps cuda_backend = {
+    .name = "cuda",
+    .act_bytes = 2,
+    .host_memory = false,
+    .can_run = can_run,
+    .create = create,
+    .destroy = destroy,
+    .free_memory = free_memory,
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .upload = upload,
+    .download = download,
+    .weight_create = cuda_weight_create,
+    .weight_set = cuda_weight_set,
+    .weight_destroy = cuda_weight_destroy,
+    .weight_bytes = cuda_weight_bytes,
+    .embed = embed,
+    .norm = norm,
+    .matmul = cuda_matmul,
+    .matmul_float = cuda_matmul_float,
+    .round_rows = round_rows,
+    .encode_rows = encode_rows,
+    .decode_rows = decode_rows,
+    .rope = rope,
+    .kv_page_bytes = cuda_kv_page_bytes,
+    .kv_write = cuda_kv_write,
+    .attention = cuda_attention,
+    .latent_page_bytes = cuda_latent_page_bytes,
+    .latent_write = cuda_latent_write,
+    .latent_scratch_bytes = cuda_latent_scratch_bytes,
+    .latent_attention = cuda_latent_attention,
+    .route = route,
+    .ffn_scratch_bytes = cuda_ffn_scratch_bytes,
+    .ffn = cuda_ffn,
+    .combine = combine,
+    .gate_rows = gate_rows,
+    .clamp = clamp,
+    .add = add,
+    .gather = gather,
+    .wait = wait_done,
+};

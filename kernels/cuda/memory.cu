@@ -1,0 +1,112 @@
+/* kernels/cuda/memory.cu - the device, its memory and copies, and the table of everything that the
+ * program may ask of the plugin. */
+#include "kernels/cuda/api.h"
+
+#include <cuda_runtime.h>
+
+namespace
+{
+
+const char *error_text(int code)
+{
+    return cudaGetErrorString((cudaError_t)code);
+}
+
+bool is_out_of_memory(int code)
+{
+    return code == cudaErrorMemoryAllocation;
+}
+
+int open_device(int device, void **stream)
+{
+    cudaStream_t s = nullptr;
+    cudaError_t err = cudaSetDevice(device);
+    if (err == cudaSuccess)
+        err = cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+    *stream = s;
+    return err;
+}
+
+int close_stream(void *stream)
+{
+    return cudaStreamDestroy((cudaStream_t)stream);
+}
+
+int memory(size_t *free_bytes, size_t *total_bytes)
+{
+    return cudaMemGetInfo(free_bytes, total_bytes);
+}
+
+/* A failed allocation must not look like a failed launch later. */
+int take(void **out, size_t bytes)
+{
+    cudaError_t err = cudaMalloc(out, bytes);
+    if (err != cudaSuccess)
+        (void)cudaGetLastError();
+    return err;
+}
+
+int release(void *p)
+{
+    return cudaFree(p);
+}
+
+int take_host(void **out, size_t bytes)
+{
+    cudaError_t err = cudaMallocHost(out, bytes);
+    if (err != cudaSuccess)
+        (void)cudaGetLastError();
+    return err;
+}
+
+int release_host(void *p)
+{
+    return cudaFreeHost(p);
+}
+
+int to_device(void *dst, const void *src_host, size_t bytes, void *stream)
+{
+    return cudaMemcpyAsync(dst, src_host, bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream);
+}
+
+int to_host(void *dst_host, const void *src, size_t bytes, void *stream)
+{
+    return cudaMemcpyAsync(dst_host, src, bytes, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
+}
+
+int wait_stream(void *stream)
+{
+    return cudaStreamSynchronize((cudaStream_t)stream);
+}
+
+} // namespace
+
+extern "C" const CudaApi cuda_api = {
+    error_text,
+    is_out_of_memory,
+    open_device,
+    close_stream,
+    memory,
+    take,
+    release,
+    take_host,
+    release_host,
+    to_device,
+    to_host,
+    wait_stream,
+    cuda_embed_launch,
+    cuda_norm_launch,
+    cuda_rope_launch,
+    cuda_combine_launch,
+    cuda_gate_rows_launch,
+    cuda_clamp_launch,
+    cuda_add_launch,
+    cuda_gather_launch,
+    cuda_copy_lanes_launch,
+    cuda_code_rows_launch,
+    cuda_gemm_launch,
+    cuda_write_keys_launch,
+    cuda_write_latents_launch,
+    cuda_attention_launch,
+    cuda_route_launch,
+};

@@ -1,0 +1,189 @@
+/* kernels/cuda/rows.cu - the operations that treat rows one by one.
+ * Tile    a block of 128 or 256 threads per row, or a thread per value.
+ * Budget  each input read once and each output written once: bandwidth, and for a few rows the
+ *         launch, decides.
+ * Why     the order of a row's sum depends on its width alone, so a row gives the same bits in any
+ *         batch. */
+#include "kernels/cuda/device.cuh"
+
+namespace
+{
+
+__global__ void embed_kernel(bf16 *y, const bf16 *table, const int32_t *ids, int64_t cols,
+                             float scale)
+{
+    const bf16 *from = table + (int64_t)ids[blockIdx.x] * cols;
+    bf16 *to = y + (int64_t)blockIdx.x * cols;
+    for (int64_t i = threadIdx.x; i < cols; i += blockDim.x)
+        to[i] = __float2bfloat16_rn(__bfloat162float(from[i]) * scale);
+}
+
+__global__ void norm_kernel(bf16 *y, const bf16 *x, const float *weight, int n_groups, int width,
+                            int64_t stride, float eps, NormKind kind)
+{
+    __shared__ float part[32];
+    int64_t at =
+        (int64_t)(blockIdx.x / n_groups) * stride + (blockIdx.x % n_groups) * (int64_t)width;
+    float sum = 0;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        float v = __bfloat162float(x[at + i]);
+        sum += v * v;
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+    for (unsigned w = 0; w < blockDim.x / 32; w++)
+        sum += part[w];
+    float r = 1.0f / sqrtf(sum / (float)width + eps);
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        float v = __bfloat162float(x[at + i]) * r, w = weight[i];
+        if (kind == NORM_LLAMA) /* models.md 1.2, variant A: rounded before the weight */
+            v = __bfloat162float(__float2bfloat16_rn(v));
+        y[at + i] = __float2bfloat16_rn(v * (kind == NORM_ZERO_CENTRED ? 1.0f + w : w));
+    }
+}
+
+__global__ void rope_kernel(bf16 *x, int64_t stride, int n_heads, int head_dim,
+                            const int32_t *position, RopeSpec rope)
+{
+    int half = rope.rotary_dim / 2;
+    const float *table = rope.table + (int64_t)position[blockIdx.x] * rope.rotary_dim;
+    bf16 *row = x + (int64_t)blockIdx.x * stride;
+    for (int i = threadIdx.x; i < n_heads * half; i += blockDim.x) {
+        int lane = i % half;
+        bf16 *head = row + (int64_t)(i / half) * head_dim;
+        bf16 *p = rope.layout == ROPE_INTERLEAVED ? head + 2 * lane : head + lane;
+        bf16 *q = rope.layout == ROPE_INTERLEAVED ? p + 1 : p + half;
+        float a = __bfloat162float(*p), b = __bfloat162float(*q), c = table[lane],
+              s = table[half + lane];
+        *p = __float2bfloat16_rn(a * c - b * s);
+        *q = __float2bfloat16_rn(b * c + a * s);
+    }
+}
+
+__global__ void combine_kernel(bf16 *y, const bf16 *rows, const int32_t *slot, const float *weight,
+                               int top_k, int width)
+{
+    const int32_t *at = slot + (int64_t)blockIdx.x * top_k;
+    const float *w = weight + (int64_t)blockIdx.x * top_k;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        float sum = 0;
+        for (int s = 0; s < top_k; s++)
+            if (at[s] >= 0)
+                sum = fmaf(w[s], __bfloat162float(rows[(int64_t)at[s] * width + i]), sum);
+        y[(int64_t)blockIdx.x * width + i] = __float2bfloat16_rn(sum);
+    }
+}
+
+__global__ void gate_kernel(bf16 *y, const bf16 *gate, int width)
+{
+    float sigmoid = 1.0f / (1.0f + expf(-__bfloat162float(gate[blockIdx.x])));
+    bf16 *row = y + (int64_t)blockIdx.x * width;
+    for (int i = threadIdx.x; i < width; i += blockDim.x)
+        row[i] = __float2bfloat16_rn(__bfloat162float(row[i]) * sigmoid);
+}
+
+/* NaN stays NaN. */
+__global__ void clamp_kernel(bf16 *x, int64_t stride, int width, float limit)
+{
+    bf16 *row = x + (int64_t)blockIdx.x * stride;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        float v = __bfloat162float(row[i]);
+        row[i] = __float2bfloat16_rn(v > limit ? limit : v < -limit ? -limit : v);
+    }
+}
+
+__global__ void add_kernel(bf16 *h, const bf16 *y, float scale, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        h[i] = __float2bfloat16_rn(fmaf(scale, __bfloat162float(y[i]), __bfloat162float(h[i])));
+}
+
+__global__ void copy_kernel(bf16 *y, int64_t y_stride, int64_t y_head, const bf16 *x,
+                            int64_t x_stride, int64_t x_head, const int32_t *row, int n_heads,
+                            int width)
+{
+    const bf16 *from = x + (int64_t)row[blockIdx.x] * x_stride;
+    bf16 *to = y + (int64_t)blockIdx.x * y_stride;
+    for (int i = threadIdx.x; i < n_heads * width; i += blockDim.x)
+        to[i / width * y_head + i % width] = from[i / width * x_head + i % width];
+}
+
+} // namespace
+
+int cuda_embed_launch(void *y, const void *table, const int32_t *ids, int n, int64_t cols,
+                      float scale, void *stream)
+{
+    if (n > 0)
+        embed_kernel<<<n, 256, 0, (cudaStream_t)stream>>>((bf16 *)y, (const bf16 *)table, ids, cols,
+                                                          scale);
+    return cudaGetLastError();
+}
+
+int cuda_norm_launch(void *y, const void *x, const float *weight, int n_rows, int n_groups,
+                     int width, int64_t stride, float eps, NormKind kind, void *stream)
+{
+    int threads = width > 512 ? 256 : 64;
+    if (n_rows > 0 && n_groups > 0)
+        norm_kernel<<<n_rows * n_groups, threads, 0, (cudaStream_t)stream>>>(
+            (bf16 *)y, (const bf16 *)x, weight, n_groups, width, stride, eps, kind);
+    return cudaGetLastError();
+}
+
+int cuda_rope_launch(void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
+                     const int32_t *position, const RopeSpec *rope, void *stream)
+{
+    if (n_rows > 0)
+        rope_kernel<<<n_rows, 256, 0, (cudaStream_t)stream>>>((bf16 *)x, stride, n_heads, head_dim,
+                                                              position, *rope);
+    return cudaGetLastError();
+}
+
+int cuda_combine_launch(void *y, const void *rows, const int32_t *slot, const float *weight, int n,
+                        int top_k, int width, void *stream)
+{
+    if (n > 0)
+        combine_kernel<<<n, 256, 0, (cudaStream_t)stream>>>((bf16 *)y, (const bf16 *)rows, slot,
+                                                            weight, top_k, width);
+    return cudaGetLastError();
+}
+
+int cuda_gate_rows_launch(void *y, const void *gate, int n, int width, void *stream)
+{
+    if (n > 0)
+        gate_kernel<<<n, 256, 0, (cudaStream_t)stream>>>((bf16 *)y, (const bf16 *)gate, width);
+    return cudaGetLastError();
+}
+
+int cuda_clamp_launch(void *x, int n_rows, int64_t stride, int width, float limit, void *stream)
+{
+    if (n_rows > 0)
+        clamp_kernel<<<n_rows, 256, 0, (cudaStream_t)stream>>>((bf16 *)x, stride, width, limit);
+    return cudaGetLastError();
+}
+
+int cuda_add_launch(void *h, const void *y, float scale, int64_t n, void *stream)
+{
+    if (n > 0)
+        add_kernel<<<blocks_of(n, 256), 256, 0, (cudaStream_t)stream>>>((bf16 *)h, (const bf16 *)y,
+                                                                        scale, n);
+    return cudaGetLastError();
+}
+
+int cuda_gather_launch(void *y, const void *x, const int32_t *row, int n, int width, void *stream)
+{
+    return cuda_copy_lanes_launch(y, width, 0, x, width, 0, row, n, 1, width, stream);
+}
+
+int cuda_copy_lanes_launch(void *y, int64_t y_stride, int64_t y_head, const void *x,
+                           int64_t x_stride, int64_t x_head, const int32_t *row, int n, int n_heads,
+                           int width, void *stream)
+{
+    if (n > 0 && width > 0)
+        copy_kernel<<<n, 256, 0, (cudaStream_t)stream>>>(
+            (bf16 *)y, y_stride, y_head, (const bf16 *)x, x_stride, x_head, row, n_heads, width);
+    return cudaGetLastError();
+}

@@ -1,0 +1,243 @@
+/* tests/gpu/test_cuda_attention.c - keys, values and latents in pages and attention over them,
+ * against the CPU backend with the same cache format, and bit for bit however a prompt is cut. */
+#include "tests/support/check.h"
+#include "tests/support/cuda_case.h"
+#include "tests/support/kernel_case.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static CudaCase on;
+
+enum { MOST_SEQS = 3, MOST_PAGES = 6 };
+
+typedef struct Layout { /* sequences whole, their pages out of order */
+    AttnSeq seqs[MOST_SEQS];
+    int32_t pages[MOST_SEQS][MOST_PAGES];
+    int n_seqs, n_rows, n_pages;
+} Layout;
+
+static Layout layout_of(const int *lengths)
+{
+    Layout l = {.n_seqs = 0};
+    for (; l.n_seqs < MOST_SEQS && lengths[l.n_seqs]; l.n_seqs++) {
+        int n = lengths[l.n_seqs];
+        l.seqs[l.n_seqs] = (AttnSeq){l.n_rows, n, 0, NULL};
+        l.n_rows += n;
+        for (int p = 0; p * KV_PAGE < n; p++)
+            l.pages[l.n_seqs][p] = l.n_pages++;
+    }
+    for (int i = 0; i < l.n_seqs; i++)
+        for (int p = 0; p * KV_PAGE < lengths[i]; p++)
+            l.pages[i][p] = l.n_pages - 1 - l.pages[i][p];
+    return l;
+}
+
+static void point_at_pages(Layout *l)
+{
+    for (int i = 0; i < l->n_seqs; i++)
+        l->seqs[i].pages = l->pages[i];
+}
+
+/* A pool of the device, all NaN, so that a read of what nobody wrote shows. */
+static void *device_pool(size_t bytes)
+{
+    uint8_t *nan = test_alloc(bytes);
+    memset(nan, 0xff, bytes);
+    void *p = cuda_case_bytes(&on, nan, bytes);
+    free(nan);
+    return p;
+}
+
+typedef struct HeadCase {
+    const char *name;
+    int n_heads, n_kv_heads, head_dim, window;
+    bool sinks;
+    int lengths[MOST_SEQS];
+} HeadCase;
+
+static const HeadCase head_cases[] = {
+    {"one key", 1, 1, 16, 0, false, {1}},
+    {"odd sizes", 3, 1, 5, 0, true, {66}},
+    {"four per kv head", 8, 2, 64, 0, false, {200, 1, 65}},
+    {"gpt-oss like", 16, 2, 64, 128, true, {300, 5}},
+    {"many heads", 20, 1, 24, 0, true, {67}},
+    {"wide", 4, 2, 128, 0, false, {130, 64}},
+    {"widest", 2, 1, 256, 0, true, {70}},
+    {"window of one", 2, 1, 16, 1, true, {130}},
+    {"window above a page", 6, 2, 80, 65, false, {200, 130}},
+};
+
+static int check_heads(const HeadCase *c, KvFormat kv)
+{
+    Layout l = layout_of(c->lengths);
+    point_at_pages(&l);
+    int64_t stride = (int64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim,
+            q = (int64_t)c->n_heads * c->head_dim, kv_width = (int64_t)c->n_kv_heads * c->head_dim,
+            n_out = l.n_rows * q;
+    float *x = cuda_case_floats(l.n_rows * stride, 5), *sinks = test_floats(c->n_heads, 6),
+          *want = test_alloc((size_t)n_out * sizeof *want),
+          *slack = test_alloc((size_t)n_out * sizeof *slack);
+    AttnSpec spec = {
+        c->n_heads, c->n_kv_heads,           c->head_dim, 2.0f / sqrtf((float)c->head_dim),
+        c->window,  c->sinks ? sinks : NULL, kv};
+    Err e;
+    void *pool = test_alloc((size_t)l.n_pages *
+                            on.cpu->kv_page_bytes(on.host, c->n_kv_heads, c->head_dim, kv.dtype));
+    cuda_case_must(on.cpu->kv_write(on.host, pool, x + q, x + q + kv_width, stride, l.seqs,
+                                    l.n_seqs, &spec, &e),
+                   &e);
+    cuda_case_must(on.cpu->attention(on.host, want, x, stride, pool, l.seqs, l.n_seqs, &spec, &e),
+                   &e);
+    void *x_dev = cuda_case_rows(&on, x, l.n_rows * stride),
+         *sinks_dev = cuda_case_bytes(&on, sinks, (size_t)c->n_heads * sizeof *sinks),
+         *out_dev = device_pool((size_t)n_out * 2),
+         *pool_dev = device_pool((size_t)l.n_pages * on.cuda->kv_page_bytes(on.dev, c->n_kv_heads,
+                                                                            c->head_dim, kv.dtype));
+    char *k_dev = (char *)x_dev + q * 2, *v_dev = k_dev + kv_width * 2;
+    spec.sinks = c->sinks ? sinks_dev : NULL;
+    cuda_case_must(
+        on.cuda->kv_write(on.dev, pool_dev, k_dev, v_dev, stride, l.seqs, l.n_seqs, &spec, &e), &e);
+    cuda_case_must(
+        on.cuda->attention(on.dev, out_dev, x_dev, stride, pool_dev, l.seqs, l.n_seqs, &spec, &e),
+        &e);
+    float *got = cuda_case_read(&on, out_dev, n_out);
+    /* Scores of a few units in float32, on both sides: about 1e-6 of values up to 1. */
+    for (int64_t i = 0; i < n_out; i++)
+        slack[i] = 2e-5f;
+    int failed = cuda_case_near(c->name, got, want, n_out, slack, 1.01 * BF16_HALF);
+    /* Position by position, all sequences together, into another pool. */
+    on.cuda->release(on.dev, pool_dev);
+    pool_dev = device_pool((size_t)l.n_pages *
+                           on.cuda->kv_page_bytes(on.dev, c->n_kv_heads, c->head_dim, kv.dtype));
+    for (int pos = 0; pos < c->lengths[0]; pos++) {
+        AttnSeq step[MOST_SEQS];
+        int n = 0;
+        for (int i = 0; i < l.n_seqs; i++)
+            if (pos < l.seqs[i].n_rows)
+                step[n++] = (AttnSeq){l.seqs[i].row + pos, 1, pos, l.pages[i]};
+        cuda_case_must(
+            on.cuda->kv_write(on.dev, pool_dev, k_dev, v_dev, stride, step, n, &spec, &e), &e);
+        cuda_case_must(
+            on.cuda->attention(on.dev, out_dev, x_dev, stride, pool_dev, step, n, &spec, &e), &e);
+    }
+    float *steps = cuda_case_read(&on, out_dev, n_out);
+    failed += check_bits(c->name, steps, got, n_out);
+    void *on_dev[] = {x_dev, sinks_dev, out_dev, pool_dev};
+    for (size_t i = 0; i < sizeof on_dev / sizeof *on_dev; i++)
+        on.cuda->release(on.dev, on_dev[i]);
+    void *on_host[] = {x, sinks, want, slack, pool, got, steps};
+    for (size_t i = 0; i < sizeof on_host / sizeof *on_host; i++)
+        free(on_host[i]);
+    return failed;
+}
+
+/* --- latents --- */
+
+typedef struct LatentCase {
+    const char *name;
+    int n_heads, nope_dim, rope_dim, v_dim, latent_dim;
+    int lengths[MOST_SEQS];
+} LatentCase;
+
+static const LatentCase latent_cases[] = {
+    {"small", 2, 16, 8, 16, 32, {70, 3}},
+    {"odd", 3, 12, 4, 20, 36, {130}},
+    {"deepseek like", 16, 128, 64, 128, 512, {66, 1}},
+};
+
+static int check_latents(const LatentCase *c, KvFormat kv)
+{
+    Layout l = layout_of(c->lengths);
+    point_at_pages(&l);
+    int head = c->nope_dim + c->rope_dim, width = c->latent_dim + c->rope_dim;
+    int64_t n_q = (int64_t)l.n_rows * c->n_heads * head,
+            n_out = (int64_t)l.n_rows * c->n_heads * c->v_dim;
+    LatentSpec spec = {c->n_heads, c->nope_dim,   c->rope_dim,
+                       c->v_dim,   c->latent_dim, 1.0f / sqrtf((float)head),
+                       kv};
+    TestTensor *up = test_alloc(2 * (size_t)c->n_heads * sizeof *up),
+               *turned = test_alloc((size_t)c->n_heads * sizeof *turned);
+    for (int h = 0; h < c->n_heads; h++) {
+        up[2 * h] = test_tensor(FORMAT_BF16, c->nope_dim, c->latent_dim, (uint64_t)h + 1);
+        up[2 * h + 1] = test_tensor(FORMAT_BF16, c->v_dim, c->latent_dim, (uint64_t)h + 101);
+        turned[h] = up[2 * h];
+        turned[h].t.rows = c->latent_dim;
+        turned[h].t.cols = c->nope_dim;
+        turned[h].t.row_bytes = 2;
+        turned[h].t.unit_stride = 2 * c->latent_dim;
+    }
+    float *q = cuda_case_floats(n_q, 7), *rows = cuda_case_floats((int64_t)l.n_rows * width, 8),
+          *want = test_alloc((size_t)n_out * sizeof *want);
+    LatentWeights here = {test_weight(on.cpu, on.host, WEIGHT_MATMUL, c->n_heads, 2, up),
+                          test_weight(on.cpu, on.host, WEIGHT_MATMUL, c->n_heads, 1, turned)},
+                  there = {test_weight(on.cuda, on.dev, WEIGHT_MATMUL, c->n_heads, 2, up),
+                           test_weight(on.cuda, on.dev, WEIGHT_MATMUL, c->n_heads, 1, turned)};
+    Err e;
+    void *pool = test_alloc((size_t)l.n_pages * on.cpu->latent_page_bytes(on.host, c->latent_dim,
+                                                                          c->rope_dim, kv.dtype)),
+         *scratch = test_alloc(on.cpu->latent_scratch_bytes(on.host, l.n_rows, &spec));
+    cuda_case_must(on.cpu->latent_write(on.host, pool, rows, width, l.seqs, l.n_seqs, &spec, &e),
+                   &e);
+    cuda_case_must(on.cpu->latent_attention(on.host, want, q, pool, l.seqs, l.n_seqs, &spec, &here,
+                                            LATENT_ABSORBED, scratch, &e),
+                   &e);
+    void *q_dev = cuda_case_rows(&on, q, n_q),
+         *rows_dev = cuda_case_rows(&on, rows, (int64_t)l.n_rows * width),
+         *out_dev = device_pool((size_t)n_out * 2),
+         *scratch_dev = device_pool(on.cuda->latent_scratch_bytes(on.dev, l.n_rows, &spec)),
+         *pool_dev =
+             device_pool((size_t)l.n_pages *
+                         on.cuda->latent_page_bytes(on.dev, c->latent_dim, c->rope_dim, kv.dtype));
+    cuda_case_must(
+        on.cuda->latent_write(on.dev, pool_dev, rows_dev, width, l.seqs, l.n_seqs, &spec, &e), &e);
+    cuda_case_must(on.cuda->latent_attention(on.dev, out_dev, q_dev, pool_dev, l.seqs, l.n_seqs,
+                                             &spec, &there, LATENT_EXPANDED, scratch_dev, &e),
+                   &e);
+    float *got = cuda_case_read(&on, out_dev, n_out);
+    /* Latent queries, latent outputs and results are each rounded to bf16; the first moves scores of
+     * a few units, of which softmax makes relative changes of weights. */
+    int failed = cuda_case_l2(c->name, got, want, n_out, 3 * BF16_HALF);
+    for (int i = 0; i < l.n_seqs; i++)
+        for (int pos = 0; pos < l.seqs[i].n_rows; pos++) {
+            AttnSeq one = {l.seqs[i].row + pos, 1, pos, l.pages[i]};
+            cuda_case_must(on.cuda->latent_attention(on.dev, out_dev, q_dev, pool_dev, &one, 1,
+                                                     &spec, &there, LATENT_ABSORBED, scratch_dev,
+                                                     &e),
+                           &e);
+        }
+    float *steps = cuda_case_read(&on, out_dev, n_out);
+    failed += check_bits(c->name, steps, got, n_out);
+    void *on_dev[] = {q_dev, rows_dev, out_dev, scratch_dev, pool_dev};
+    for (size_t i = 0; i < sizeof on_dev / sizeof *on_dev; i++)
+        on.cuda->release(on.dev, on_dev[i]);
+    on.cpu->weight_destroy(on.host, (Weight *)(uintptr_t)here.up);
+    on.cpu->weight_destroy(on.host, (Weight *)(uintptr_t)here.absorb);
+    on.cuda->weight_destroy(on.dev, (Weight *)(uintptr_t)there.up);
+    on.cuda->weight_destroy(on.dev, (Weight *)(uintptr_t)there.absorb);
+    for (int h = 0; h < 2 * c->n_heads; h++)
+        test_tensor_free(&up[h]);
+    void *on_host[] = {up, turned, q, rows, want, pool, scratch, got, steps};
+    for (size_t i = 0; i < sizeof on_host / sizeof *on_host; i++)
+        free(on_host[i]);
+    return failed;
+}
+
+int main(void)
+{
+    const KvFormat bf16 = {KV_BF16, 1, 1}, fp8 = {KV_FP8, 0.013f, 0.021f};
+    int failed = cuda_case_open(&on);
+    if (failed)
+        return failed;
+    for (size_t i = 0; i < sizeof head_cases / sizeof *head_cases; i++) {
+        failed += check_heads(&head_cases[i], bf16);
+        failed += check_heads(&head_cases[i], fp8);
+    }
+    for (size_t i = 0; i < sizeof latent_cases / sizeof *latent_cases; i++) {
+        failed += check_latents(&latent_cases[i], bf16);
+        failed += check_latents(&latent_cases[i], fp8);
+    }
+    cuda_case_close(&on);
+    return test_result(failed);
+}

@@ -1,0 +1,266 @@
+/* tests/gpu/test_cuda_matrix.c - linear layers and experts of the CUDA backend in every format,
+ * against the CPU's, and bit for bit whatever the batch. */
+#include "tests/support/check.h"
+#include "tests/support/cuda_case.h"
+#include "tests/support/kernel_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static CudaCase on;
+
+typedef struct MatmulCase {
+    const char *name;
+    FormatId format;
+    TestScales scales;
+    int64_t rows[MAX_PARTS], cols; /* 0 ends the parts */
+    bool exact;                    /* code times scale is a bf16 value, or its scale a row's */
+} MatmulCase;
+
+static const MatmulCase cases[] = {
+    {"bf16", FORMAT_BF16, {SCALE_NONE, 0, 0}, {100, 8, 9}, 192, true},
+    {"bf16, odd", FORMAT_BF16, {SCALE_NONE, 0, 0}, {1}, 37, true},
+    {"bf16, wide", FORMAT_BF16, {SCALE_NONE, 0, 0}, {200, 64}, 1000, true},
+    {"f32, rounded", FORMAT_F32, {SCALE_NONE, 0, 0}, {65}, 64, false},
+    {"f16, rounded", FORMAT_F16, {SCALE_NONE, 0, 0}, {65}, 72, false},
+    {"fp8 of the tensor", FORMAT_FP8, {SCALE_F32, 1 << 20, 1 << 20}, {70, 3}, 160, true},
+    {"fp8 of a row", FORMAT_FP8, {SCALE_BF16, 1 << 20, 1}, {70}, 160, true},
+    {"fp8 in blocks", FORMAT_FP8, {SCALE_NONE, 0, 0}, {192, 130}, 320, false},
+    {"fp8, uneven groups", FORMAT_FP8, {SCALE_F32, 24, 1}, {64}, 100, false},
+    {"nvfp4", FORMAT_NVFP4, {SCALE_NONE, 0, 0}, {130, 16}, 144, true},
+    {"nvfp4 of 32", FORMAT_NVFP4, {SCALE_E4M3, 32, 1}, {33}, 96, true},
+    {"mxfp4", FORMAT_MXFP4, {SCALE_NONE, 0, 0}, {65, 66}, 288, true},
+    {"mxfp8", FORMAT_MXFP8, {SCALE_NONE, 0, 0}, {65}, 128, true},
+    {"int4", FORMAT_INT4, {SCALE_NONE, 0, 0}, {65, 10}, 160, false},
+    {"q8_0", FORMAT_Q8_0, {SCALE_NONE, 0, 0}, {65}, 160, false},
+    {"iq2_xs", FORMAT_IQ2_XS, {SCALE_NONE, 0, 0}, {65}, 512, false},
+    {"iq2_xxs", FORMAT_IQ2_XXS, {SCALE_NONE, 0, 0}, {20}, 256, false},
+};
+
+enum { MOST_ROWS = 131 };
+
+/* The double product, and the sum of magnitudes, of every output. */
+static void exact_product(const TestTensor *parts, int n_parts, const float *bias, const float *x,
+                          int n, int64_t cols, int64_t outputs, float *want, float *size)
+{
+    for (int r = 0; r < n; r++)
+        for (int64_t p = 0, first = 0; p < n_parts; first += parts[p].t.rows, p++)
+            for (int64_t o = 0; o < parts[p].t.rows; o++) {
+                double sum = bias ? (double)bias[first + o] : 0, all = fabs(sum);
+                const float *w = parts[p].value + o * cols;
+                for (int64_t k = 0; k < cols; k++) {
+                    double v = (double)w[k] * (double)x[r * cols + k];
+                    sum += v;
+                    all += fabs(v);
+                }
+                want[r * outputs + first + o] = (float)sum;
+                size[r * outputs + first + o] = (float)all;
+            }
+}
+
+static int check_matmul(const MatmulCase *c)
+{
+    TestTensor parts[MAX_PARTS];
+    int n_parts = 0, failed = 0;
+    int64_t outputs = 0;
+    Err e;
+    for (; n_parts < MAX_PARTS && c->rows[n_parts]; n_parts++) {
+        TestScales s = c->scales;
+        s.group = s.group > c->cols ? c->cols : s.group;
+        s.rows = s.rows > c->rows[n_parts] ? c->rows[n_parts] : s.rows;
+        parts[n_parts] =
+            test_scaled(c->format, s, c->rows[n_parts], c->cols, (uint64_t)n_parts + 7);
+        outputs += c->rows[n_parts];
+    }
+    Weight *w = test_weight(on.cuda, on.dev, WEIGHT_MATMUL, 1, n_parts, parts);
+    float *x = cuda_case_floats(MOST_ROWS * c->cols, 11), *bias = test_floats(outputs, 12);
+    int64_t n_values = MOST_ROWS * outputs;
+    float *want = test_alloc((size_t)n_values * sizeof *want),
+          *size = test_alloc((size_t)n_values * sizeof *size);
+    exact_product(parts, n_parts, bias, x, MOST_ROWS, c->cols, outputs, want, size);
+    /* A weight that is rounded is off by half a unit of bf16; sums are float32 of up to cols terms.
+     */
+    for (int64_t i = 0; i < n_values; i++)
+        size[i] *= (float)((c->exact ? 0 : BF16_HALF * 1.01) + (double)c->cols * 0x1p-23);
+    void *x_dev = cuda_case_rows(&on, x, MOST_ROWS * c->cols),
+         *bias_dev = cuda_case_bytes(&on, bias, (size_t)outputs * sizeof *bias),
+         *y_dev = cuda_case_bytes(&on, want, (size_t)n_values * sizeof *want);
+    cuda_case_must(on.cuda->matmul(on.dev, y_dev, x_dev, w, ALL_PARTS, bias_dev, MOST_ROWS, &e),
+                   &e);
+    float *whole = cuda_case_read(&on, y_dev, n_values);
+    failed += cuda_case_near(c->name, whole, want, n_values, size, BF16_HALF * 1.01);
+    cuda_case_must(on.cuda->matmul_float(on.dev, y_dev, x_dev, w, bias_dev, MOST_ROWS, &e), &e);
+    float *floats = cuda_case_read_floats(&on, y_dev, n_values);
+    failed += cuda_case_near(c->name, floats, want, n_values, size, 0);
+    /* In pieces of 1, 5 and 70 rows, and part by part. */
+    const int pieces[] = {1, 5, 70};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+        for (int r = 0; r < MOST_ROWS; r += pieces[i]) {
+            int n = MOST_ROWS - r < pieces[i] ? MOST_ROWS - r : pieces[i];
+            for (int p = 0; p < n_parts; p++)
+                cuda_case_must(on.cuda->matmul(on.dev, (char *)y_dev + r * outputs * 2,
+                                               (char *)x_dev + r * c->cols * 2, w, p, bias_dev, n,
+                                               &e),
+                               &e);
+        }
+        float *piece = cuda_case_read(&on, y_dev, n_values);
+        failed += check_bits(c->name, piece, whole, n_values);
+        free(piece);
+    }
+    on.cuda->release(on.dev, x_dev);
+    on.cuda->release(on.dev, bias_dev);
+    on.cuda->release(on.dev, y_dev);
+    on.cuda->weight_destroy(on.dev, w);
+    for (int p = 0; p < n_parts; p++)
+        test_tensor_free(&parts[p]);
+    free(x);
+    free(bias);
+    free(want);
+    free(size);
+    free(whole);
+    free(floats);
+    return failed;
+}
+
+/* Three bf16 planes hold 24 bits: what is left is the rounding of float32 sums. */
+static int check_router(void)
+{
+    enum { EXPERTS = 33, COLS = 200, ROWS = 9 };
+    TestTensor t = test_tensor(FORMAT_F32, EXPERTS, COLS, 5);
+    Weight *w = test_weight(on.cuda, on.dev, WEIGHT_ROUTER, 1, 1, &t);
+    float *x = cuda_case_floats(ROWS * COLS, 6), want[ROWS * EXPERTS], size[ROWS * EXPERTS];
+    Err e;
+    exact_product(&t, 1, NULL, x, ROWS, COLS, EXPERTS, want, size);
+    for (int i = 0; i < ROWS * EXPERTS; i++)
+        size[i] *= COLS * 0x1p-24f;
+    void *x_dev = cuda_case_rows(&on, x, ROWS * COLS),
+         *y_dev = cuda_case_bytes(&on, want, sizeof want);
+    cuda_case_must(on.cuda->matmul_float(on.dev, y_dev, x_dev, w, NULL, ROWS, &e), &e);
+    float *got = cuda_case_read_floats(&on, y_dev, ROWS * EXPERTS);
+    int failed = cuda_case_near("router", got, want, ROWS * EXPERTS, size, 0);
+    on.cuda->release(on.dev, x_dev);
+    on.cuda->release(on.dev, y_dev);
+    on.cuda->weight_destroy(on.dev, w);
+    test_tensor_free(&t);
+    free(x);
+    free(got);
+    return failed;
+}
+
+/* --- experts --- */
+
+typedef struct FfnCase {
+    const char *name;
+    FormatId format;
+    int hidden, inter, first[4]; /* of three experts */
+    ActSpec act;
+    bool bias, other_up;
+} FfnCase;
+
+static const FfnCase ffn_cases[] = {
+    {"silu", FORMAT_BF16, 64, 96, {0, 3, 3, 90}, {ACT_SWIGLU, 1, 0, INFINITY}, false, false},
+    {"gpt-oss", FORMAT_MXFP4, 96, 64, {0, 1, 70, 75}, {ACT_SWIGLU, 1.702f, 1, 7}, true, false},
+    {"situ", FORMAT_NVFP4, 64, 48, {0, 10, 20, 21}, {ACT_SITU, 1, 2.5f, INFINITY}, false, false},
+    {"relu2", FORMAT_BF16, 72, 40, {0, 64, 65, 66}, {ACT_RELU2, 1, 0, INFINITY}, true, false},
+    {"own rows for up",
+     FORMAT_FP8,
+     128,
+     128,
+     {0, 5, 9, 80},
+     {ACT_SWIGLU, 1, 0, INFINITY},
+     true,
+     true},
+    {"odd", FORMAT_BF16, 37, 21, {0, 2, 4, 7}, {ACT_SWIGLU, 1, 0, INFINITY}, true, false},
+    {"int4", FORMAT_INT4, 64, 64, {0, 0, 0, 65}, {ACT_SWIGLU, 1, 0, INFINITY}, false, false},
+};
+
+static int check_ffn(const FfnCase *c)
+{
+    enum { EXPERTS = 3, ROWS = 50 };
+    bool gated = c->act.kind != ACT_RELU2;
+    int per = gated ? 2 : 1, n = c->first[EXPERTS], failed = 0;
+    TestTensor w13[EXPERTS * 2], w2[EXPERTS];
+    Err e;
+    for (int i = 0; i < EXPERTS * per; i++)
+        w13[i] = test_tensor(c->format, c->inter, c->hidden, (uint64_t)i + 1);
+    for (int i = 0; i < EXPERTS; i++)
+        w2[i] = test_tensor(c->format, c->hidden, c->inter, (uint64_t)i + 20);
+    float *x = cuda_case_floats(ROWS * c->hidden, 31), *up = cuda_case_floats(ROWS * c->hidden, 32),
+          *b13 = test_floats(EXPERTS * per * c->inter, 33),
+          *b2 = test_floats(EXPERTS * c->hidden, 34);
+    int32_t *row_of = test_alloc((size_t)n * sizeof *row_of);
+    for (int i = 0; i < n; i++)
+        row_of[i] = i * 7 % ROWS;
+    FfnSpec spec = {.hidden = c->hidden, .inter = c->inter, .act = c->act};
+    spec.w13 = test_weight(on.cpu, on.host, WEIGHT_MATMUL, EXPERTS, per, w13);
+    spec.w2 = test_weight(on.cpu, on.host, WEIGHT_MATMUL, EXPERTS, 1, w2);
+    spec.b13 = c->bias ? b13 : NULL;
+    spec.b2 = c->bias ? b2 : NULL;
+    float *want = test_alloc((size_t)(n * c->hidden) * sizeof *want);
+    void *scratch = test_alloc(on.cpu->ffn_scratch_bytes(on.host, n, c->inter));
+    cuda_case_must(on.cpu->ffn(on.host, want, x, c->other_up ? up : NULL, row_of, c->first, EXPERTS,
+                               &spec, scratch, &e),
+                   &e);
+    FfnSpec there = spec;
+    there.w13 = test_weight(on.cuda, on.dev, WEIGHT_MATMUL, EXPERTS, per, w13);
+    there.w2 = test_weight(on.cuda, on.dev, WEIGHT_MATMUL, EXPERTS, 1, w2);
+    void *b13_dev = cuda_case_bytes(&on, b13, (size_t)(EXPERTS * per * c->inter) * sizeof *b13),
+         *b2_dev = cuda_case_bytes(&on, b2, (size_t)(EXPERTS * c->hidden) * sizeof *b2);
+    there.b13 = c->bias ? b13_dev : NULL;
+    there.b2 = c->bias ? b2_dev : NULL;
+    void *x_dev = cuda_case_rows(&on, x, ROWS * c->hidden),
+         *up_dev = cuda_case_rows(&on, up, ROWS * c->hidden),
+         *y_dev = cuda_case_rows(&on, want, n * c->hidden), *inner = NULL;
+    cuda_case_must(on.cuda->alloc(on.dev, on.cuda->ffn_scratch_bytes(on.dev, n, c->inter),
+                                  "scratch", &inner, &e),
+                   &e);
+    cuda_case_must(on.cuda->ffn(on.dev, y_dev, x_dev, c->other_up ? up_dev : NULL, row_of, c->first,
+                                EXPERTS, &there, inner, &e),
+                   &e);
+    float *got = cuda_case_read(&on, y_dev, n * c->hidden);
+    /* Weights, inner values and results are rounded, each with 0.6 of half a unit on average. */
+    failed += cuda_case_l2(c->name, got, want, n * c->hidden, 1.5 * BF16_HALF);
+    /* Every pair by itself. */
+    for (int i = 0; i < n; i++) {
+        int32_t first[EXPERTS + 1];
+        for (int k = 0; k <= EXPERTS; k++)
+            first[k] = c->first[k] > i ? 1 : 0;
+        cuda_case_must(on.cuda->ffn(on.dev, (char *)y_dev + i * c->hidden * 2, x_dev,
+                                    c->other_up ? up_dev : NULL, row_of + i, first, EXPERTS, &there,
+                                    inner, &e),
+                       &e);
+    }
+    float *alone = cuda_case_read(&on, y_dev, n * c->hidden);
+    failed += check_bits(c->name, alone, got, n * c->hidden);
+    void *on_dev[] = {b13_dev, b2_dev, x_dev, up_dev, y_dev, inner};
+    for (size_t i = 0; i < sizeof on_dev / sizeof *on_dev; i++)
+        on.cuda->release(on.dev, on_dev[i]);
+    on.cpu->weight_destroy(on.host, (Weight *)(uintptr_t)spec.w13);
+    on.cpu->weight_destroy(on.host, (Weight *)(uintptr_t)spec.w2);
+    on.cuda->weight_destroy(on.dev, (Weight *)(uintptr_t)there.w13);
+    on.cuda->weight_destroy(on.dev, (Weight *)(uintptr_t)there.w2);
+    for (int i = 0; i < EXPERTS * per; i++)
+        test_tensor_free(&w13[i]);
+    for (int i = 0; i < EXPERTS; i++)
+        test_tensor_free(&w2[i]);
+    void *on_host[] = {x, up, b13, b2, row_of, want, scratch, got, alone};
+    for (size_t i = 0; i < sizeof on_host / sizeof *on_host; i++)
+        free(on_host[i]);
+    return failed;
+}
+
+int main(void)
+{
+    int failed = cuda_case_open(&on);
+    if (failed)
+        return failed;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        failed += check_matmul(&cases[i]);
+    failed += check_router();
+    for (size_t i = 0; i < sizeof ffn_cases / sizeof *ffn_cases; i++)
+        failed += check_ffn(&ffn_cases[i]);
+    cuda_case_close(&on);
+    return test_result(failed);
+}

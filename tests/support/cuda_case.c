@@ -1,0 +1,113 @@
+/* tests/support/cuda_case.c - see cuda_case.h. */
+#include "tests/support/cuda_case.h"
+
+#include "tests/support/kernel_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void cuda_case_must(Status st, const Err *e)
+{
+    if (st == ST_OK)
+        return;
+    fprintf(stderr, "a call failed: %s\n", e->text);
+    exit(1);
+}
+
+int cuda_case_open(CudaCase *c)
+{
+    Err e;
+    *c = (CudaCase){.cpu = backend_find("cpu"), .cuda = backend_find("cuda")};
+    if (c->cuda->can_run(0, &e) != ST_OK) {
+        printf("skipped: no CUDA device: %s\n", e.text);
+        return 77;
+    }
+    BackendConfig config = {.isa = isa_best()};
+    cuda_case_must(c->cpu->create(&config, &c->host, &e), &e);
+    cuda_case_must(c->cuda->create(&config, &c->dev, &e), &e);
+    return 0;
+}
+
+void cuda_case_close(CudaCase *c)
+{
+    c->cpu->destroy(c->host);
+    c->cuda->destroy(c->dev);
+}
+
+float *cuda_case_floats(int64_t n, uint64_t seed)
+{
+    float *v = test_floats(n, seed);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = bf16_to_float(float_to_bf16(v[i]));
+    return v;
+}
+
+void *cuda_case_bytes(const CudaCase *c, const void *from, size_t bytes)
+{
+    void *p;
+    Err e;
+    cuda_case_must(c->cuda->alloc(c->dev, bytes ? bytes : 1, "a test", &p, &e), &e);
+    if (bytes)
+        cuda_case_must(c->cuda->upload(c->dev, p, from, bytes, &e), &e);
+    return p;
+}
+
+void *cuda_case_rows(const CudaCase *c, const float *x, int64_t n)
+{
+    uint16_t *bits = test_alloc((size_t)n * sizeof *bits);
+    for (int64_t i = 0; i < n; i++)
+        bits[i] = float_to_bf16(x[i]);
+    void *p = cuda_case_bytes(c, bits, (size_t)n * sizeof *bits);
+    free(bits);
+    return p;
+}
+
+float *cuda_case_read_floats(const CudaCase *c, const void *dev, int64_t n)
+{
+    float *v = test_alloc((size_t)n * sizeof *v);
+    Err e;
+    cuda_case_must(c->cuda->download(c->dev, v, dev, (size_t)n * sizeof *v, &e), &e);
+    return v;
+}
+
+float *cuda_case_read(const CudaCase *c, const void *dev, int64_t n)
+{
+    uint16_t *bits = test_alloc((size_t)n * sizeof *bits);
+    float *v = test_alloc((size_t)n * sizeof *v);
+    Err e;
+    cuda_case_must(c->cuda->download(c->dev, bits, dev, (size_t)n * sizeof *bits, &e), &e);
+    for (int64_t i = 0; i < n; i++)
+        v[i] = bf16_to_float(bits[i]);
+    free(bits);
+    return v;
+}
+
+int cuda_case_near(const char *name, const float *got, const float *want, int64_t n,
+                   const float *slack, double relative)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double most = (slack ? (double)slack[i] : 0) + relative * fabs((double)want[i]);
+        if (!(fabs((double)got[i] - (double)want[i]) <= most)) {
+            fprintf(stderr, "%s: value %lld of %lld is %.9g, want %.9g within %.3g\n", name,
+                    (long long)i, (long long)n, got[i], want[i], most);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int cuda_case_l2(const char *name, const float *got, const float *want, int64_t n, double limit)
+{
+    double apart = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)got[i] - (double)want[i];
+        apart += d * d;
+        squares += (double)want[i] * (double)want[i];
+    }
+    double l2 = sqrt(apart / squares);
+    if (l2 < limit)
+        return 0;
+    fprintf(stderr, "%s: relative L2 %.4g, limit %.4g\n", name, l2, limit);
+    return 1;
+}
