@@ -172,10 +172,13 @@ __device__ __forceinline__ void step(float acc[2][4][4], const bf16 *xs, const b
 
 __device__ __forceinline__ float activate(const ActSpec &s, float g, float u)
 {
-    if (s.kind == ACT_SITU)
+    if (s.kind == ACT_SITU) {
+        u = s.limit < INFINITY ? s.limit * tanhf(u / s.limit) : u;
         return s.beta * tanhf(g / s.beta) / (1.0f + expf(-g)) * u;
-    g = fminf(g, s.limit);
-    u = fminf(fmaxf(u, -s.limit), s.limit);
+    }
+    /* NaN stays NaN, which fminf would hide. */
+    g = g > s.limit ? s.limit : g;
+    u = u > s.limit ? s.limit : u < -s.limit ? -s.limit : u;
     return g / (1.0f + expf(-s.alpha * g)) * (u + s.beta);
 }
 

@@ -106,7 +106,8 @@ static bool run_layer(Work *w, int iter, Err *e)
     size_t hidden = (size_t)w->o->hidden;
     MPI_Barrier(w->c->state->mpi);
     double begin_s = clock_s(), dispatch_s = 0, combine_s = 0;
-    if (exchange_begin(w->x, (ExchangeRows){.rows = w->rows}, w->expert, w->n_tokens, ST_OK, &w->n_rounds, e) != ST_OK)
+    if (exchange_begin(w->x, (ExchangeRows){.rows = w->rows}, w->expert, w->n_tokens, ST_OK,
+                       &w->n_rounds, e) != ST_OK)
         return false;
     for (int round = 0; round < w->n_rounds; round++) {
         RecvRows recv;
@@ -243,7 +244,8 @@ static bool sweep(Comm *c, const Options *o, size_t bytes, FILE *csv, int *error
     size_t row_bytes = (size_t)o->hidden * sizeof(float), iters = (size_t)o->iters;
     Work w = {.c = c, .o = o};
     w.n_tokens = bytes > row_bytes ? (int)(bytes / row_bytes) : 1;
-    ExchangeShape shape = {o->top_k, o->hidden, (int)row_bytes, w.n_tokens, o->round_bytes, 0};
+    ExchangeShape shape = {o->top_k, o->hidden, (int)row_bytes, w.n_tokens, o->round_bytes,
+                           0,        NULL};
     w.rows = malloc((size_t)w.n_tokens * row_bytes);
     w.expert = malloc((size_t)w.n_tokens * (size_t)o->top_k * sizeof *w.expert);
     double *times_s = calloc(4 * iters, sizeof *times_s);

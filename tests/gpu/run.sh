@@ -93,6 +93,18 @@ for dir in "$SHARED"/models/*/; do
         done ;;
     esac
 done
+# The same bytes whatever is in a batch and however prompts are cut.
+for shape in "1 512" "64 512" "5 7"; do
+    set -- $shape
+    "$build/moebatch" run -m tests/data/storyteller -i tests/data/prompts.jsonl -o "$work/run.$1" --max-batch "$1" \
+        --prefill-chunk "$2" --backend cuda --activations none --progress none >"$work/log" 2>&1 || { failed=1; tail -3 "$work/log"; }
+done
+if cmp "$work/run.1" "$work/run.64" && cmp "$work/run.1" "$work/run.5"; then
+    note "run: the same bytes at batches of 1, 5 and 64 with chunks of 512 and 7"
+else
+    failed=1
+    note "run: bytes differ with the batch, FAILED"
+fi
 echo "--- reference checkpoints: relative L2 of prompts 0 and 1, median over positions of 2 and 3"
 cat "$work/table"
 [ $failed = 0 ] && echo "all passed" || echo "SOME FAILED"

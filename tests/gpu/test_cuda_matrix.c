@@ -162,7 +162,8 @@ typedef struct FfnCase {
 static const FfnCase ffn_cases[] = {
     {"silu", FORMAT_BF16, 64, 96, {0, 3, 3, 90}, {ACT_SWIGLU, 1, 0, INFINITY}, false, false},
     {"gpt-oss", FORMAT_MXFP4, 96, 64, {0, 1, 70, 75}, {ACT_SWIGLU, 1.702f, 1, 7}, true, false},
-    {"situ", FORMAT_NVFP4, 64, 48, {0, 10, 20, 21}, {ACT_SITU, 1, 2.5f, INFINITY}, false, false},
+    {"situ", FORMAT_NVFP4, 64, 48, {0, 10, 20, 21}, {ACT_SITU, 0, 2.5f, INFINITY}, false, false},
+    {"situ, up bent", FORMAT_BF16, 64, 48, {0, 10, 20, 21}, {ACT_SITU, 0, 2, 3}, true, false},
     {"relu2", FORMAT_BF16, 72, 40, {0, 64, 65, 66}, {ACT_RELU2, 1, 0, INFINITY}, true, false},
     {"own rows for up",
      FORMAT_FP8,

@@ -51,7 +51,7 @@ static int check_other_version(void)
     const char *build = getenv("BUILD");
     snprintf(fake, sizeof fake, "%s/tests/fake_plugin", build ? build : ".");
     return refused("another version", fake,
-                   "belongs to another version of moebatch (interface 0, expected 1)");
+                   "belongs to another version of moebatch (interface 0, expected 2)");
 }
 
 static int check_real(void)
