@@ -1,0 +1,228 @@
+/* tests/gpu/test_cuda_choices.c - whole models on the CUDA backend with the CPU backend's choices of
+ * experts: what near-ties of a router do to logits is taken out, and what is left is rounding. Every
+ * reference checkpoint, every prompt: relative L2 to the reference's logits below 2e-2. */
+#include "dist/comm.h"
+#include "io/file.h"
+#include "io/safetensors.h"
+#include "model/model.h"
+#include "tests/support/check.h"
+#include "tests/support/cuda_case.h"
+#include "tests/support/kernel_case.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ROWS = 144, MOST_CHOICES = 1 << 20 };
+
+static const double limit = 2e-2;
+static CudaCase on;
+static BackendOps recording, imposing;
+static int32_t *choices; /* of the CPU's steps, in the order of its calls */
+static int n_recorded, n_imposed, n_changed;
+
+static Status record(Backend *b, int32_t *expert, float *weight, const float *logits,
+                     const float *correction, int n, const RouterSpec *spec, Err *e)
+{
+    TRY(on.cpu->route(b, expert, weight, logits, correction, n, spec, e));
+    if (n_recorded + n * spec->top_k > MOST_CHOICES)
+        return err_set(e, ST_INPUT, "more choices than this test holds");
+    memcpy(choices + n_recorded, expert, (size_t)(n * spec->top_k) * sizeof *expert);
+    n_recorded += n * spec->top_k;
+    return ST_OK;
+}
+
+/* The weights of given choices, from this backend's own logits. */
+static void weigh(const float *logits, const int32_t *expert, float *weight, const RouterSpec *spec)
+{
+    double top = -INFINITY, total = 0, kept = 0, score[32];
+    bool sigmoid = spec->kind == ROUTER_SIGMOID;
+    for (int i = 0; i < spec->n_experts; i++)
+        top = fmax(top, (double)logits[i]);
+    for (int i = 0; i < spec->n_experts; i++)
+        total += exp((double)logits[i] - top);
+    for (int s = 0; s < spec->top_k; s++) {
+        double l = (double)logits[expert[s]];
+        score[s] = sigmoid ? 1 / (1 + exp(-l)) : exp(l - top);
+        kept += score[s];
+    }
+    double over = sigmoid ? 1 : total;
+    if (spec->kind == ROUTER_TOPK_SOFTMAX || spec->renormalize)
+        over = kept;
+    for (int s = 0; s < spec->top_k; s++)
+        weight[s] = (float)(score[s] / over * (double)spec->scale);
+}
+
+static Status impose(Backend *b, int32_t *expert, float *weight, const float *logits,
+                     const float *correction, int n, const RouterSpec *spec, Err *e)
+{
+    TRY(on.cuda->route(b, expert, weight, logits, correction, n, spec, e));
+    float *values = cuda_case_read_floats(&on, logits, (int64_t)n * spec->n_experts);
+    for (int r = 0; r < n; r++) {
+        const int32_t *want = choices + n_imposed + r * spec->top_k;
+        int32_t *got = expert + r * spec->top_k;
+        bool same = memcmp(got, want, (size_t)spec->top_k * sizeof *got) == 0;
+        n_changed += !same;
+        memcpy(got, want, (size_t)spec->top_k * sizeof *got);
+        float own[32];
+        weigh(values + r * spec->n_experts, got, own, spec);
+        for (int s = 0; s < spec->top_k;
+             s++) { /* where nothing changed, this test's formula agrees */
+            if (same && fabsf(own[s] - weight[r * spec->top_k + s]) > 1e-4f * fabsf(own[s]))
+                return err_set(e, ST_INPUT, "weight %g of a choice, expected %g",
+                               (double)weight[r * spec->top_k + s], (double)own[s]);
+            weight[r * spec->top_k + s] = own[s];
+        }
+    }
+    n_imposed += n * spec->top_k;
+    free(values);
+    return ST_OK;
+}
+
+/* All positions of a prompt in one step. */
+static void run_prompt(Model *m, const int32_t *ids, int n, float *out)
+{
+    int32_t position[MAX_ROWS];
+    KvSeq kv = {0};
+    bool ok = true, all_know = false;
+    Err e = {0};
+    for (int i = 0; i < n; i++)
+        position[i] = i;
+    cuda_case_must(kv_seq_extend(&m->kv, &kv, 0, n, &ok, &e), &e);
+    StepSeq seq = {0, n, 0, n, n, &kv};
+    Step step = {.ids = ids, .position = position, .n_rows = n, .seqs = &seq, .n_seqs = 1};
+    cuda_case_must(model_step(m, &step, &all_know, &e), &e);
+    for (int first = 0; first < n; first += m->logits_rows) {
+        int take = n - first < m->logits_rows ? n - first : m->logits_rows;
+        const float *logits;
+        cuda_case_must(model_logits(m, first, take, &logits, &e), &e);
+        memcpy(out + (int64_t)first * m->arch->vocab, logits,
+               (size_t)take * (size_t)m->arch->vocab * sizeof *out);
+    }
+    kv_seq_free(&m->kv, &kv);
+}
+
+static const TensorEntry *entry(const SafeTensors *s, const char *what, int k)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s.%d", what, k);
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->entries[i].name, name) == 0)
+            return &s->entries[i];
+    return NULL;
+}
+
+static Model *load(const char *dir, const Arch *arch, Comm *comm, const BackendOps *ops,
+                   Backend *backend)
+{
+    Model *m = NULL;
+    Err e = {0};
+    ModelConfig config = {.dir = dir,
+                          .ops = ops,
+                          .backend = backend,
+                          .max_rows = MAX_ROWS,
+                          .max_seqs = 1,
+                          .max_len = 256,
+                          .kv_bytes = 8 << 20,
+                          .round_bytes = 1 << 14,
+                          .logits_bytes = 1 << 15};
+    config.precision.activations = ACTIVATIONS_NONE;
+    precision_resolve(&config.precision, ops);
+    cuda_case_must(model_create(&m, arch, &config, comm, &e), &e);
+    return m;
+}
+
+static int check_model(Comm *comm, const char *dir, const char *name)
+{
+    Arch arch = {0};
+    GenerationDefaults generation;
+    FileMap map;
+    SafeTensors s;
+    char golden[FILE_PATH_MAX];
+    Err e = {0};
+    int failed = 0;
+    cuda_case_must(file_join(golden, dir, "golden.safetensors", &e), &e);
+    cuda_case_must(file_map(golden, &map, &e), &e);
+    cuda_case_must(safetensors_parse(map.data, map.len, &s, &e), &e);
+    cuda_case_must(arch_load(dir, NULL, 0, &arch, &generation, &e), &e);
+    Model *here = load(dir, &arch, comm, &recording, on.host),
+          *there = load(dir, &arch, comm, &imposing, on.dev);
+    printf("%s:", name);
+    const TensorEntry *ids_entry;
+    for (int k = 0; (ids_entry = entry(&s, "input_ids", k)) != NULL; k++) {
+        const TensorEntry *want_entry = entry(&s, "logits", k);
+        int n = (int)ids_entry->shape[0];
+        int64_t n_values = (int64_t)n * arch.vocab;
+        int32_t ids[MAX_ROWS];
+        float *got = test_alloc((size_t)n_values * sizeof *got),
+              *want = test_alloc((size_t)n_values * sizeof *want);
+        memcpy(ids, ids_entry->data, (size_t)n * sizeof *ids);
+        n_recorded = n_imposed = n_changed = 0;
+        run_prompt(here, ids, n, got);
+        run_prompt(there, ids, n, got);
+        failed += check_int("choices of every layer and row", n_imposed, n_recorded);
+        memcpy(want, want_entry->data, (size_t)n_values * sizeof *want);
+        double apart = 0, squares = 0;
+        for (int64_t i = 0; i < n_values; i++) {
+            double d = (double)got[i] - (double)want[i];
+            apart += d * d;
+            squares += (double)want[i] * (double)want[i];
+        }
+        double l2 = sqrt(apart / squares);
+        printf(" %.4f (%d)", l2, n_changed);
+        failed += check_true(name, l2 < limit);
+        free(got);
+        free(want);
+    }
+    printf("\n");
+    model_destroy(here);
+    model_destroy(there);
+    arch_free(&arch);
+    safetensors_free(&s);
+    file_unmap(&map);
+    return failed;
+}
+
+static int check_all(Comm *comm)
+{
+    char folder[FILE_PATH_MAX], dir[2 * FILE_PATH_MAX];
+    int failed = 0;
+    snprintf(folder, sizeof folder, "%s/goldens", test_shared());
+    DIR *d = opendir(folder);
+    if (!d)
+        return check_true("the folder of reference checkpoints", false);
+    printf("relative L2 of each prompt (rows and layers whose choice was changed)\n");
+    for (struct dirent *f; (f = readdir(d)) != NULL;) {
+        snprintf(dir, sizeof dir, "%s/%s/golden.safetensors", folder, f->d_name);
+        if (!file_exists(dir))
+            continue;
+        snprintf(dir, sizeof dir, "%s/%s", folder, f->d_name);
+        failed += check_model(comm, dir, f->d_name);
+    }
+    closedir(d);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    Comm comm;
+    Err e = {0};
+    if (!test_shared())
+        return test_skip("no reference data");
+    int failed = cuda_case_open(&on);
+    if (failed)
+        return failed;
+    recording = *on.cpu;
+    recording.route = record;
+    imposing = *on.cuda;
+    imposing.route = impose;
+    choices = test_alloc(MOST_CHOICES * sizeof *choices);
+    cuda_case_must(comm_start(&argc, &argv, &comm, &e), &e);
+    failed = check_all(&comm);
+    comm_end(&comm);
+    free(choices);
+    cuda_case_close(&on);
+    return test_result(failed);
+}
