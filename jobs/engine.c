@@ -80,14 +80,9 @@ static Status choose_backend(Engine *g, Err *e)
 {
     const char *name = g->config.backend;
     int n_ranks = g->comm->size;
-    Err why;
-    if (strcmp(name, "auto") == 0) {
-        const BackendOps *cuda = backend_find("cuda");
-        bool use = n_ranks == 1 && cuda->can_run(g->comm->local_rank, &why) == ST_OK;
-        g->ops = use ? cuda : backend_find("cpu");
-        return ST_OK;
-    }
-    g->ops = backend_find(name);
+    /* A device is taken only where it is named: results would differ between one rank, which it can
+     * serve, and several, which it cannot. */
+    g->ops = backend_find(strcmp(name, "auto") == 0 ? "cpu" : name);
     if (!g->ops)
         return err_set(e, ST_USAGE, "--backend %s: expected auto, cpu or cuda", name);
     if (!g->ops->host_memory && n_ranks > 1)
