@@ -194,9 +194,7 @@ static Status bind_transposed(Binder *b, const Stack *s, LinearTensors *out)
         q.group = s->cols;
         out->expert_scale_bytes =
             out->scale->bytes > dtype_bytes(out->scale->dtype) ? dtype_bytes(out->scale->dtype) : 0;
-        q.scale_type = out->scale->dtype == DTYPE_F32    ? SCALE_F32
-                       : out->scale->dtype == DTYPE_BF16 ? SCALE_BF16
-                                                         : SCALE_F16;
+        q.scale_type = linear_scale_type(out->scale);
     } else {
         int64_t group = s->scheme->group > 0 ? s->scheme->group : 16;
         if (s->cols % group)

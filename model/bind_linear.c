@@ -26,22 +26,6 @@ static void tensor_name(const Job *j, const char *suffix, char *out)
     snprintf(out, BIND_NAME_MAX, "%.400s.%.60s", j->module, suffix);
 }
 
-static ScaleType scale_type(const TensorEntry *t)
-{
-    switch (t->dtype) {
-    case DTYPE_F32:
-        return SCALE_F32;
-    case DTYPE_BF16:
-        return SCALE_BF16;
-    case DTYPE_F16:
-        return SCALE_F16;
-    case DTYPE_F8_E4M3:
-        return SCALE_E4M3;
-    default:
-        return SCALE_E8M0;
-    }
-}
-
 static Status refuse_columns(const Job *j, int multiple)
 {
     return err_set(j->b->e, ST_INPUT,
@@ -119,7 +103,7 @@ static Status find_scale(Job *j, DtypeSet set)
                        "%s weights",
                        j->b->c->files.list_name, name, j->scheme->algo);
     j->out->q.scales = j->out->scale->data;
-    j->out->q.scale_type = scale_type(j->out->scale);
+    j->out->q.scale_type = linear_scale_type(j->out->scale);
     return ST_OK;
 }
 

@@ -11,13 +11,26 @@ static const char *file_of(const TensorSet *files, const TensorEntry *t)
     return tensor_set_file(files, t);
 }
 
+ScaleType linear_scale_type(const TensorEntry *t)
+{
+    switch (t->dtype) {
+    case DTYPE_F32:
+        return SCALE_F32;
+    case DTYPE_BF16:
+        return SCALE_BF16;
+    case DTYPE_F16:
+        return SCALE_F16;
+    case DTYPE_F8_E4M3:
+        return SCALE_E4M3;
+    default:
+        return SCALE_E8M0;
+    }
+}
+
 /* Value number which of a float32, bfloat16 or binary16 tensor. */
 static float value_at(const TensorEntry *t, int64_t which)
 {
-    return scale_value(t->dtype == DTYPE_BF16  ? SCALE_BF16
-                       : t->dtype == DTYPE_F16 ? SCALE_F16
-                                               : SCALE_F32,
-                       t->data + which * dtype_bytes(t->dtype));
+    return scale_value(linear_scale_type(t), t->data + which * dtype_bytes(t->dtype));
 }
 
 static Status positive(const TensorSet *files, const TensorEntry *t, int64_t which, float *out,

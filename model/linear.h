@@ -38,6 +38,8 @@ Status linear_check_codes(const TensorSet *files, const LinearTensors *t, int ex
  * is none, or it is not positive and finite. */
 Status linear_input_scale(const TensorSet *files, const LinearTensors *t, int expert, float *out,
                           Err *e);
+/* By the dtype of a tensor of scales; any byte type is E8M0. */
+ScaleType linear_scale_type(const TensorEntry *t);
 /* The matrix [rows, cols] of an unquantized tensor, which has at least that many values. */
 QuantTensor linear_plain(const TensorEntry *t, int64_t rows, int64_t cols);
 /* A scale of the cache. Exporters write -1 where there is none (formats.md 2.15): that gives 1. */

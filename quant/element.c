@@ -1,22 +1,6 @@
 /* quant/element.c - see element.h. */
 #include "quant/element.h"
 
-#include <string.h>
-
-static float float_of_bits(uint32_t bits)
-{
-    float v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
-static uint32_t bits_of_float(float v)
-{
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return bits;
-}
-
 float bf16_to_float(uint16_t bits)
 {
     return float_of_bits((uint32_t)bits << 16);

@@ -6,6 +6,22 @@
 #define MB_QUANT_ELEMENT_H
 
 #include <stdint.h>
+#include <string.h>
+
+/* The same 32 bits as the other type. */
+static inline float float_of_bits(uint32_t bits)
+{
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+static inline uint32_t bits_of_float(float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
 
 /* IEEE 754 binary16, and the upper half of a binary32. */
 float bf16_to_float(uint16_t bits);

@@ -4,22 +4,6 @@
 
 #include "quant/encode.h"
 
-#include <string.h>
-
-static inline float float_of_bits(uint32_t bits)
-{
-    float v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
-static inline uint32_t bits_of_float(float v)
-{
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return bits;
-}
-
 /* v as the weights' own type holds it. */
 static inline float round_to(FormatId source, float v)
 {

@@ -46,6 +46,24 @@ float scale_value(ScaleType type, const uint8_t *p)
     }
 }
 
+bool quant_scale_fits(FormatId format, ScaleType scale)
+{
+    switch (format) {
+    case FORMAT_FP8:
+        return scale == SCALE_F32 || scale == SCALE_BF16 || scale == SCALE_F16 ||
+               scale == SCALE_E8M0;
+    case FORMAT_INT4:
+        return scale == SCALE_F32 || scale == SCALE_BF16 || scale == SCALE_F16;
+    case FORMAT_NVFP4:
+        return scale == SCALE_E4M3;
+    case FORMAT_MXFP8:
+    case FORMAT_MXFP4:
+        return scale == SCALE_E8M0;
+    default:
+        return scale == SCALE_NONE;
+    }
+}
+
 float quant_scale(const QuantTensor *t, int64_t row, int64_t col)
 {
     if (!t->scales)

@@ -77,6 +77,8 @@ const QuantFormat *quant_format(FormatId id);
 int scale_bytes(ScaleType type); /* 0 for SCALE_NONE */
 /* The scale at p, exact. */
 float scale_value(ScaleType type, const uint8_t *p);
+/* Whether block scales of that type belong to the format; SCALE_NONE where it has none. */
+bool quant_scale_fits(FormatId format, ScaleType scale);
 /* What (row, col)'s code is multiplied by: the stored scale, or for NVFP4 the rounded product or
  * quotient with the tensor's. 1 where the format has no scales. */
 float quant_scale(const QuantTensor *t, int64_t row, int64_t col);

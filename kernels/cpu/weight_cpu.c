@@ -11,29 +11,11 @@
 /* The number changes with the order of bytes in a panel. */
 const char *const cpu_layouts[N_ISA_LEVELS] = {"cpu-scalar-1", "cpu-avx2-1", "cpu-avx512-1"};
 
-static bool scale_fits(FormatId format, ScaleType scale)
-{
-    switch (format) {
-    case FORMAT_FP8:
-        return scale == SCALE_F32 || scale == SCALE_BF16 || scale == SCALE_F16 ||
-               scale == SCALE_E8M0;
-    case FORMAT_INT4:
-        return scale == SCALE_F32 || scale == SCALE_BF16 || scale == SCALE_F16;
-    case FORMAT_NVFP4:
-        return scale == SCALE_E4M3;
-    case FORMAT_MXFP8:
-    case FORMAT_MXFP4:
-        return scale == SCALE_E8M0;
-    default:
-        return scale == SCALE_NONE;
-    }
-}
-
 static Status check_part(const char *name, int n_mats, const WeightPart *part, int index,
                          int64_t cols, Err *e)
 {
     const QuantFormat *f = quant_format(part->format);
-    if ((unsigned)part->scale >= N_SCALE_TYPES || !scale_fits(part->format, part->scale) ||
+    if ((unsigned)part->scale >= N_SCALE_TYPES || !quant_scale_fits(part->format, part->scale) ||
         part->group < 1)
         return err_set(e, ST_INPUT, "%s: part %d has scales that %s has not", name, index, f->name);
     /* All parts of all matrices, filled up to panels and every group to a unit, must stay
@@ -199,7 +181,7 @@ static bool scales_match(const Weight *w, const CpuPart *p, const QuantTensor *t
     int64_t group = t->group < w->cols ? t->group : w->cols;
     bool same = t->scale_type == p->scale && group == p->group;
     bool finer = w->use != WEIGHT_LOOKUP && p->scale == SCALE_F32 &&
-                 scale_fits(p->format, t->scale_type) &&
+                 quant_scale_fits(p->format, t->scale_type) &&
                  (group % p->group == 0 || group == w->cols);
     return same || finer;
 }

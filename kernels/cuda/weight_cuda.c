@@ -42,24 +42,6 @@ static int64_t code_bytes(CudaCodes kind, int64_t n)
     return kind == CUDA_BF16 ? 2 * n : kind == CUDA_E2M1 || kind == CUDA_INT4 ? n / 2 : n;
 }
 
-static bool scale_fits(FormatId format, ScaleType scale)
-{
-    switch (format) {
-    case FORMAT_FP8:
-        return scale == SCALE_F32 || scale == SCALE_BF16 || scale == SCALE_F16 ||
-               scale == SCALE_E8M0;
-    case FORMAT_INT4:
-        return scale == SCALE_F32 || scale == SCALE_BF16 || scale == SCALE_F16;
-    case FORMAT_NVFP4:
-        return scale == SCALE_E4M3;
-    case FORMAT_MXFP8:
-    case FORMAT_MXFP4:
-        return scale == SCALE_E8M0;
-    default:
-        return scale == SCALE_NONE;
-    }
-}
-
 static Status check_shape(const char *name, int n_mats, const WeightPart *parts, int n_parts,
                           int64_t cols, Err *e)
 {
@@ -74,7 +56,8 @@ static Status check_shape(const char *name, int n_mats, const WeightPart *parts,
         if ((unsigned)p->format >= N_FORMATS)
             return err_set(e, ST_INPUT, "%s: part %d has an unknown format", name, i);
         const QuantFormat *f = quant_format(p->format);
-        if ((unsigned)p->scale >= N_SCALE_TYPES || !scale_fits(p->format, p->scale) || p->group < 1)
+        if ((unsigned)p->scale >= N_SCALE_TYPES || !quant_scale_fits(p->format, p->scale) ||
+            p->group < 1)
             return err_set(e, ST_INPUT, "%s: part %d has scales that %s has not", name, i, f->name);
         int64_t block = p->format == FORMAT_MXFP4 ? 32 : f->unit > 2 ? f->unit : 1;
         if (cols % block)
