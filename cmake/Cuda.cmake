@@ -39,16 +39,19 @@ if(MOEBATCH_HAS_CUDA)
   set(CMAKE_CUDA_STANDARD 17)
   enable_language(CUDA)
   file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
-  add_library(moebatch_cuda MODULE ${cuda_sources})
+  # Objects of their own: the plugin and the benchmarks of tests/gpu are made of the same.
+  add_library(moebatch_kernels OBJECT ${cuda_sources})
+  set_target_properties(moebatch_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_VISIBILITY_PRESET hidden)
+  target_include_directories(moebatch_kernels PRIVATE ${CMAKE_SOURCE_DIR} ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
+  target_compile_options(moebatch_kernels PRIVATE
+    "SHELL:-Xcompiler -Wall,-Wextra" $<$<BOOL:${MOEBATCH_WERROR}>:-Werror=all-warnings>)
+  add_library(moebatch_cuda MODULE $<TARGET_OBJECTS:moebatch_kernels>)
   # Shared: with the static runtime the link line would hold both, and the program might end up with two.
   # The loader does not search the toolkit's folder everywhere, and CMake takes it for a system folder.
   set_target_properties(moebatch_cuda PROPERTIES
-    PREFIX "" CUDA_RUNTIME_LIBRARY Shared CUDA_VISIBILITY_PRESET hidden
+    PREFIX "" CUDA_RUNTIME_LIBRARY Shared LINKER_LANGUAGE CUDA
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
     BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
-  target_include_directories(moebatch_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${NCCL_INCLUDE_DIR})
-  target_compile_options(moebatch_cuda PRIVATE
-    "SHELL:-Xcompiler -Wall,-Wextra" $<$<BOOL:${MOEBATCH_WERROR}>:-Werror=all-warnings>)
   target_link_libraries(moebatch_cuda PRIVATE CUDA::cudart ${NCCL_LIBRARY})
   install(TARGETS moebatch_cuda LIBRARY DESTINATION lib/moebatch)
 endif()
