@@ -15,7 +15,10 @@ int cmd_version(void)
         printf("cuda: not available: %s\n", e.text);
         return 0;
     }
-    printf("cuda: plugin found (%s)\n", plugin->versions);
+    printf("cuda: %s (%s)\n", plugin_path(), plugin->versions);
+    if (plugin->driver_version > 0)
+        printf("  driver for CUDA up to %d.%d\n", plugin->driver_version / 1000,
+               plugin->driver_version % 1000 / 10);
     for (int i = 0; i < plugin->n_devices; i++)
         printf("  device %d: %s, sm_%d%d, %.1f GiB\n", i, plugin->devices[i].name,
                plugin->devices[i].major, plugin->devices[i].minor,

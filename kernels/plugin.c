@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 static const char file_name[] = "moebatch_cuda.so";
+static char found[PATH_MAX + 64];
 
 static Status accept(void *library, const char *path, const PluginInfo **out, Err *e)
 {
@@ -27,6 +28,11 @@ static Status accept(void *library, const char *path, const PluginInfo **out, Er
                        path, (int)info->abi, (int)PLUGIN_ABI);
     *out = info;
     return ST_OK;
+}
+
+const char *plugin_path(void)
+{
+    return found;
 }
 
 /* The executable's folder, without a slash at its end. */
@@ -49,6 +55,7 @@ Status plugin_open(const PluginInfo **out, Err *e)
     const char *given = getenv("MOEBATCH_PLUGIN_DIR");
     size_t n_places = given ? 1 : sizeof places / sizeof *places;
     *out = NULL;
+    found[0] = 0;
     if (given)
         snprintf(folder, sizeof folder, "%s", given);
     else
@@ -57,6 +64,8 @@ Status plugin_open(const PluginInfo **out, Err *e)
         snprintf(path, sizeof path, "%s%s/%s", folder, places[i], file_name);
         if (access(path, F_OK) != 0)
             continue;
+        if (!realpath(path, found))
+            snprintf(found, sizeof found, "%s", path);
         /* Local, so that the plugin's libraries cannot answer for the program's own symbols. */
         void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (!library) {

@@ -12,5 +12,7 @@
  * as long as the process: a plugin is never closed, since the CUDA runtime keeps threads of its
  * own. Takes up to half a second. Not thread-safe. */
 Status plugin_open(const PluginInfo **out, Err *e);
+/* Where the file is that plugin_open found, whether it could be used or not; "": none. */
+const char *plugin_path(void);
 
 #endif

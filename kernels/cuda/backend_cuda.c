@@ -126,7 +126,7 @@ static Status usable(int local_rank, const PluginInfo **out, int *device, Err *e
     TRY(plugin_open(out, e));
     if ((*out)->n_devices == 0)
         return err_set(e, ST_DEVICE, "no GPU: %s", (*out)->why_no_device);
-    *device = local_rank % (*out)->n_devices;
+    *device = plugin_device(*out, local_rank);
     if ((*out)->try_device(*device, why, sizeof why) != 0)
         return err_set(e, ST_DEVICE, "%s", why);
     return ST_OK;

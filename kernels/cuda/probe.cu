@@ -75,6 +75,7 @@ int try_device(int device, char *why, int n)
 void describe_versions()
 {
     int runtime = 0, nccl = 0;
+    cudaDriverGetVersion(&info.driver_version);
     cudaRuntimeGetVersion(&runtime);
     ncclGetVersion(&nccl);
     snprintf(versions, sizeof versions, "CUDA %d.%d, NCCL %d.%d.%d", runtime / 1000,
@@ -83,6 +84,10 @@ void describe_versions()
 
 void describe_devices()
 {
+    if (info.driver_version == 0) {
+        snprintf(why_no_device, sizeof why_no_device, "there is no CUDA driver (libcuda.so.1)");
+        return;
+    }
     int n = 0; /* the call may leave it untouched when it fails */
     cudaError_t err = cudaGetDeviceCount(&n);
     if (err != cudaSuccess) {
@@ -102,6 +107,9 @@ void describe_devices()
         devices[i].major = prop.major;
         devices[i].minor = prop.minor;
         devices[i].memory_bytes = (int64_t)prop.totalGlobalMem;
+        snprintf(devices[i].bus_id, sizeof devices[i].bus_id, "%04x:%02x:%02x.0",
+                 (unsigned)prop.pciDomainID & 0xffff, (unsigned)prop.pciBusID & 0xff,
+                 (unsigned)prop.pciDeviceID & 0xff);
         info.n_devices = i + 1;
     }
     if (n == 0)

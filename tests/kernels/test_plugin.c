@@ -28,6 +28,7 @@ static int check_broken(void)
 {
     int failed = refused("no such folder", "/nowhere at all", "there is no CUDA plugin");
     failed += refused("empty folder", folder, "there is no CUDA plugin");
+    failed += check_str("and no path", plugin_path(), "");
     FILE *f = fopen(path, "w");
     if (!f || fputs("not a library", f) < 0 || fclose(f) != 0)
         return check_true("writing a file", false);
@@ -50,8 +51,9 @@ static int check_other_version(void)
     char fake[4096];
     const char *build = getenv("BUILD");
     snprintf(fake, sizeof fake, "%s/tests/fake_plugin", build ? build : ".");
-    return refused("another version", fake,
-                   "belongs to another version of moebatch (interface 0, expected 2)");
+    int failed = refused("another version", fake,
+                         "belongs to another version of moebatch (interface 0, expected 3)");
+    return failed + check_has("where it is", plugin_path(), "/tests/fake_plugin/moebatch_cuda.so");
 }
 
 static int check_real(void)
