@@ -1,6 +1,7 @@
 /* kernels/cuda/memory.cu - the device, its memory and copies, and the table of everything that the
  * program may ask of the plugin. */
 #include "kernels/cuda/api.h"
+#include "kernels/cuda/arch.cuh"
 
 #include <cuda_runtime.h>
 
@@ -21,6 +22,7 @@ int open_device(int device, void **stream)
 {
     cudaStream_t s = nullptr;
     cudaError_t err = cudaSetDevice(device);
+    (void)cuda_has_sm90a(); /* asks the device now, so that no launch has to */
     if (err == cudaSuccess)
         err = cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
     *stream = s;
