@@ -188,6 +188,7 @@ typedef struct BackendOps {
     /* what: names the memory in "out of memory" messages. 64-byte aligned; not zeroed. */
     Status (*alloc)(Backend *b, size_t bytes, const char *what, void **out, Err *e);
     void (*release)(Backend *b, void *p);
+    /* src_host is not needed afterwards. */
     Status (*upload)(Backend *b, void *dst, const void *src_host, size_t bytes, Err *e);
     Status (*download)(Backend *b, void *dst_host, const void *src, size_t bytes, Err *e);
 

@@ -110,6 +110,10 @@ typedef struct CudaApi {
     int (*to_device)(void *dst, const void *src_host, size_t bytes, void *stream);
     int (*to_host)(void *dst_host, const void *src, size_t bytes, void *stream);
     int (*wait)(void *stream);
+    int (*event_create)(void **out); /* for order only: without times */
+    int (*event_destroy)(void *event);
+    int (*event_record)(void *event, void *stream); /* behind what is queued */
+    int (*event_wait)(void *event);                 /* the host waits; at once if never recorded */
 
     int (*embed)(void *y, const void *table, const int32_t *ids, int n, int64_t cols, float scale,
                  void *stream);

@@ -108,8 +108,7 @@ static void destroy(Backend *b)
     if (b->stream)
         (void)b->api->wait(b->stream);
     ring_free(b, &b->ring);
-    if (b->staging)
-        (void)b->api->release_host(b->staging);
+    cuda_upload_destroy(b);
     if (b->stream)
         (void)b->api->close(b->stream);
     free(b);
@@ -144,17 +143,15 @@ static Status create(const BackendConfig *config, Backend **out, Err *e)
     const PluginInfo *plugin = NULL;
     int device = 0;
     Status st;
-    void *staging = NULL;
     TRY(usable(config->local_rank, &plugin, &device, e));
     Backend *b = calloc(1, sizeof *b);
     if (!b)
         return err_set(e, ST_MEMORY, "out of memory: the CUDA backend");
     b->api = plugin->api;
+    b->team = config->team;
     TRY_GOTO(cuda_status(b, b->api->open(device, &b->stream), "the GPU", e));
     TRY_GOTO(ring_make(b, RING_BYTES, e));
-    TRY_GOTO(
-        cuda_status(b, b->api->take_host(&staging, STAGING_BYTES), "pinned memory for weights", e));
-    b->staging = staging;
+    TRY_GOTO(cuda_upload_create(b, e));
     *out = b;
     return ST_OK;
 fail:
@@ -175,8 +172,7 @@ static Status wait_done(Backend *b, Err *e)
 
 static Status upload(Backend *b, void *dst, const void *src_host, size_t bytes, Err *e)
 {
-    TRY(cuda_status(b, b->api->to_device(dst, src_host, bytes, b->stream), "upload", e));
-    return wait_done(b, e);
+    return cuda_upload_bytes(b, dst, src_host, bytes, "upload", e);
 }
 
 static Status download(Backend *b, void *dst_host, const void *src, size_t bytes, Err *e)

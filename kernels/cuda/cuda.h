@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/api.h"
 #include "kernels/cuda/backend_cuda.h"
+#include "kernels/cuda/upload.h"
 
 typedef struct Ring { /* pinned memory and its copy on the device, filled from the front */
     char *host, *dev;
@@ -20,11 +21,10 @@ struct Backend {
     const CudaApi *api;
     void *stream;
     Ring ring;
-    char *staging; /* pinned, STAGING_BYTES: weights on their way */
-    bool warned;   /* of weights that are rounded */
+    Team *team; /* borrowed; NULL: the caller alone */
+    Upload upload;
+    bool warned; /* of weights that are rounded */
 };
-
-enum { STAGING_BYTES = 16 << 20 };
 
 struct Weight {
     char name[128];

@@ -81,6 +81,29 @@ int wait_stream(void *stream)
     return cudaStreamSynchronize((cudaStream_t)stream);
 }
 
+int event_create(void **out)
+{
+    cudaEvent_t event = nullptr;
+    cudaError_t err = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    *out = event;
+    return err;
+}
+
+int event_destroy(void *event)
+{
+    return cudaEventDestroy((cudaEvent_t)event);
+}
+
+int event_record(void *event, void *stream)
+{
+    return cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream);
+}
+
+int event_wait(void *event)
+{
+    return cudaEventSynchronize((cudaEvent_t)event);
+}
+
 } // namespace
 
 extern "C" const CudaApi cuda_api = {
@@ -96,6 +119,10 @@ extern "C" const CudaApi cuda_api = {
     to_device,
     to_host,
     wait_stream,
+    event_create,
+    event_destroy,
+    event_record,
+    event_wait,
     cuda_embed_launch,
     cuda_norm_launch,
     cuda_rope_launch,

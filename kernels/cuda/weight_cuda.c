@@ -257,13 +257,14 @@ typedef struct FillJob {
     const CudaPart *p;
     const QuantTensor *t;
     int kind;
-    float *values;
+    float *values; /* [threads, cols] */
 } FillJob;
 
 enum { FILL_CODES, FILL_SCALES, FILL_ROW_SCALES, N_FILLS };
 
-static void fill(const FillJob *job, int64_t row, uint8_t *out)
+static void fill(void *ctx, int64_t row, int thread, uint8_t *out)
 {
+    const FillJob *job = ctx;
     const CudaPart *p = job->p;
     if (job->kind == FILL_SCALES) {
         scale_row(job->t, row, p, out);
@@ -272,33 +273,11 @@ static void fill(const FillJob *job, int64_t row, uint8_t *out)
         memcpy(out, &s, sizeof s);
     } else if (p->kind == CUDA_BF16 && job->t->format->id != FORMAT_BF16) {
         memset(out, 0, (size_t)p->codes_row);
-        plain_row(job->t, row, job->w->planes, job->w->cols_padded, job->values,
-                  (uint16_t *)(void *)out);
+        plain_row(job->t, row, job->w->planes, job->w->cols_padded,
+                  job->values + thread * job->t->cols, (uint16_t *)(void *)out);
     } else {
         code_row(job->t, row, p->kind, p->codes_row, out);
     }
-}
-
-/* All rows of one kind, through the staging buffer in pieces of whole rows. */
-static Status send_rows(Backend *b, const FillJob *job, uint8_t *to, int64_t row_bytes, Err *e)
-{
-    int64_t most = row_bytes > 0 ? STAGING_BYTES / row_bytes : 0;
-    if (row_bytes == 0)
-        return ST_OK;
-    if (most == 0)
-        return err_set(e, ST_INPUT, "%s: rows of %lld bytes are too long", job->w->name,
-                       (long long)row_bytes);
-    for (int64_t row = 0; row < job->p->rows; row += most) {
-        int64_t n = job->p->rows - row < most ? job->p->rows - row : most;
-        for (int64_t i = 0; i < n; i++)
-            fill(job, row + i, (uint8_t *)b->staging + i * row_bytes);
-        TRY(cuda_status(
-            b,
-            b->api->to_device(to + row * row_bytes, b->staging, (size_t)(n * row_bytes), b->stream),
-            job->w->name, e));
-        TRY(cuda_status(b, b->api->wait(b->stream), job->w->name, e));
-    }
-    return ST_OK;
 }
 
 static void warn_rounded(Backend *b, const Weight *w, FormatId format)
@@ -317,8 +296,9 @@ Status cuda_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTens
     const CudaPart *p = &w->part[part];
     FillJob job = {.w = w, .p = p, .t = t};
     warn_rounded(b, w, t->format->id);
-    if (p->kind == CUDA_BF16) {
-        job.values = malloc((size_t)t->cols * sizeof *job.values);
+    if (p->kind == CUDA_BF16 && t->format->id != FORMAT_BF16) {
+        size_t n_threads = b->team ? (size_t)team_size(b->team) : 1;
+        job.values = malloc(n_threads * (size_t)t->cols * sizeof *job.values);
         if (!job.values)
             return err_set(e, ST_MEMORY, "out of memory: a row of %s", w->name);
     }
@@ -330,7 +310,8 @@ Status cuda_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTens
                                       mat * p->row_scale_mat * (int64_t)sizeof(float)};
     Status st = ST_OK;
     for (job.kind = 0; job.kind < N_FILLS && st == ST_OK; job.kind++)
-        st = send_rows(b, &job, to[job.kind], row_bytes[job.kind], e);
+        st =
+            cuda_upload_rows(b, to[job.kind], p->rows, row_bytes[job.kind], fill, &job, w->name, e);
     free(job.values);
     return st;
 }
