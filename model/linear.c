@@ -86,50 +86,6 @@ QuantTensor linear_rows(const QuantTensor *q, int64_t first, int64_t step, int64
     return rows;
 }
 
-/* Where the scale of a view's row and group stands in the stored tensor, for a message. */
-static Status bad_scale(const TensorSet *files, const LinearTensors *t, int expert, int64_t row,
-                        int64_t group, float value, Err *e)
-{
-    const TensorEntry *s = t->scale;
-    char at[64] = "";
-    if (s->n_dims >= 3 && t->expert_bytes > 0)
-        snprintf(at, sizeof at, " [%d, %lld, %lld]", expert, (long long)row, (long long)group);
-    else if (s->bytes > dtype_bytes(s->dtype))
-        snprintf(at, sizeof at, " [%lld, %lld]", (long long)row, (long long)group);
-    if (t->q.scale_type == SCALE_E8M0)
-        return err_set(e, ST_INPUT,
-                       "%s: tensor \"%.200s\": scale%s is 255 (not a number), expected 0 to 254",
-                       file_of(files, s), s->name, at);
-    return err_set(e, ST_INPUT, "%s: tensor \"%.200s\": scale%s is %g, expected a %s number",
-                   file_of(files, s), s->name, at, value,
-                   t->q.scale_col_bytes || t->q.scale_row_bytes ? "finite, not negative"
-                                                                : "positive");
-}
-
-Status linear_check_scales(const TensorSet *files, const LinearTensors *t, int expert,
-                           const QuantTensor *view, int64_t first, int64_t step, Err *e)
-{
-    if (!view->scales)
-        return ST_OK;
-    bool single = view->scale_row_bytes == 0 && view->scale_col_bytes == 0;
-    int64_t groups = view->scale_col_bytes == 0 ? 1 : (view->cols - 1) / view->group + 1;
-    int64_t last = -1;
-    for (int64_t r = 0; r < view->rows; r++) {
-        int64_t scale_row = (view->first_row + r) / view->scale_rows;
-        const uint8_t *p = view->scales + scale_row * view->scale_row_bytes;
-        if (scale_row == last || (r > 0 && view->scale_row_bytes == 0))
-            continue;
-        last = scale_row;
-        for (int64_t g = 0; g < groups; g++, p += view->scale_col_bytes) {
-            float v = scale_value(view->scale_type, p);
-            if (!(v >= 0) || v > 3.4028234e38f || signbit(v) || (single && v == 0))
-                return bad_scale(files, t, expert, step > 1 ? first + step * r : scale_row, g, v,
-                                 e);
-        }
-    }
-    return ST_OK;
-}
-
 Status linear_input_scale(const TensorSet *files, const LinearTensors *t, int expert, float *out,
                           Err *e)
 {

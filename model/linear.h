@@ -3,6 +3,7 @@
 #ifndef MB_MODEL_LINEAR_H
 #define MB_MODEL_LINEAR_H
 
+#include "io/team.h"
 #include "io/tensor_set.h"
 #include "quant/recipe.h"
 
@@ -30,10 +31,13 @@ QuantTensor linear_rows(const QuantTensor *q, int64_t first, int64_t step, int64
  * positive; the message names file, tensor and index. first and step say which rows of the stored
  * matrix the view has. */
 Status linear_check_scales(const TensorSet *files, const LinearTensors *t, int expert,
-                           const QuantTensor *view, int64_t first, int64_t step, Err *e);
+                           const QuantTensor *view, int64_t first, int64_t step, Team *team,
+                           Err *e);
 /* Every code, and every value of an unquantized matrix, of an expert (0 where there is no stack) is
- * a number, and a pack says the shape that it has; the message names file, tensor and index. */
-Status linear_check_codes(const TensorSet *files, const LinearTensors *t, int expert, Err *e);
+ * a number, and a pack says the shape that it has; the message names file, tensor and index. As above
+ * on the threads of team (NULL: the caller alone); the first that is wrong is named. */
+Status linear_check_codes(const TensorSet *files, const LinearTensors *t, int expert, Team *team,
+                          Err *e);
 /* The calibrated scale of the inputs as a multiplier, for expert in a stack; ST_INPUT where there
  * is none, or it is not positive and finite. */
 Status linear_input_scale(const TensorSet *files, const LinearTensors *t, int expert, float *out,

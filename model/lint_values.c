@@ -96,10 +96,10 @@ static bool check_values(const Checkpoint *c, const Module *m, int expert, StrBu
                          QuantTensor *view)
 {
     Err e;
-    bool bad = failed(linear_check_codes(&c->files, m->t, expert, &e), &e, out);
+    bool bad = failed(linear_check_codes(&c->files, m->t, expert, NULL, &e), &e, out);
     if (failed(linear_view(&c->files, m->t, expert, view, &e), &e, out))
         return false;
-    if (failed(linear_check_scales(&c->files, m->t, expert, view, 0, 1, &e), &e, out))
+    if (failed(linear_check_scales(&c->files, m->t, expert, view, 0, 1, NULL, &e), &e, out))
         return false;
     return !bad;
 }

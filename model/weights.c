@@ -218,8 +218,8 @@ Status loader_set_view(Loader *l, Weight *w, int mat, int part, const LinearTens
     if (l->keeper && !keeper_reads(l->keeper, w))
         return set_part(l, w, mat, part, view, t->weight);
     if (first == 0) /* gate and up in one tensor are looked at together */
-        TRY(linear_check_codes(&l->c->files, t, expert, l->e));
-    TRY(linear_check_scales(&l->c->files, t, expert, view, first, step, l->e));
+        TRY(linear_check_codes(&l->c->files, t, expert, l->online.team, l->e));
+    TRY(linear_check_scales(&l->c->files, t, expert, view, first, step, l->online.team, l->e));
     return set_part(l, w, mat, part, view, t->weight);
 }
 
@@ -319,8 +319,8 @@ static Status view_latent_up(Loader *l, const LinearTensors *t, QuantTensor *out
         return linear_where(&l->c->files, t, 0, out, l->e);
     loader_prefetch(t);
     TRY(linear_view(&l->c->files, t, 0, out, l->e));
-    TRY(linear_check_codes(&l->c->files, t, 0, l->e));
-    return linear_check_scales(&l->c->files, t, 0, out, 0, 1, l->e);
+    TRY(linear_check_codes(&l->c->files, t, 0, l->online.team, l->e));
+    return linear_check_scales(&l->c->files, t, 0, out, 0, 1, l->online.team, l->e);
 }
 
 /* One head of all: into latent_up, and its k_nope rows turned into latent_absorb. decoded: room for

@@ -63,7 +63,7 @@ typedef struct WeightsConfig {
     int rank;
     const BackendOps *ops;
     Backend *backend;
-    Team *team; /* quantizes with precision->quantize; NULL: the caller alone */
+    Team *team; /* checks values, quantizes with precision->quantize; NULL: the caller alone */
 } WeightsConfig;
 
 /* Reads DIR/model.safetensors or the parts of DIR/model.safetensors.index.json. Checks that

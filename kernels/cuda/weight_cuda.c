@@ -197,6 +197,12 @@ static void code_row(const QuantTensor *t, int64_t row, CudaCodes kind, int64_t 
 static void scale_row(const QuantTensor *t, int64_t row, const CudaPart *p, uint8_t *out)
 {
     int n = scale_bytes(p->scale_type);
+    if (t->scales && p->scale_type == t->scale_type && p->group == t->group &&
+        t->scale_col_bytes == n) {
+        memcpy(out, t->scales + (t->first_row + row) / t->scale_rows * t->scale_row_bytes,
+               (size_t)n * (size_t)p->n_groups);
+        return;
+    }
     for (int g = 0; g < p->n_groups; g++, out += n) {
         if (t->format->id == FORMAT_Q8_0) {
             memcpy(out, t->data + row * t->row_bytes + g * t->unit_stride, (size_t)n);
