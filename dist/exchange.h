@@ -1,7 +1,7 @@
 /* dist/exchange.h - sends token rows to the ranks that own their experts, and brings results
  * back.
  *
- * One layer: begin, then for each round dispatch, the experts' work, combine; then results. A
+ * One layer: begin, then for each round dispatch, the experts' work, combine. A
  * row travels once to each rank that owns at least one of its experts. Each (token, slot) result
  * travels home as a vector of its own; weighting and summing happen at home only, in slot order
  * (BackendOps.combine), so the bits do not depend on the number of ranks, on placement or on
@@ -15,7 +15,8 @@
  *   exchange_dispatch(&recv)
  *   for each recv.coded[i]: decode_rows(to, from, n)
  *   ffn(recv.rows, recv.row_of, ...)
- * so that an expert reads the same bits wherever it lives. Rows are encoded before they are
+ * so that an expert reads the same bits wherever it lives. Index arrays and rows lie in the memory of
+ * the model's backend. Rows are encoded before they are
  * rounded, since some schemes would find another scale for rounded rows. */
 #ifndef MB_DIST_EXCHANGE_H
 #define MB_DIST_EXCHANGE_H
@@ -56,18 +57,33 @@ typedef struct CodedRows {
 
 typedef struct RecvRows {
     const void *rows; /* [*, hidden] act: distinct rows, own and received */
-    /* [n_pairs] pair -> row of rows; pairs are grouped by local expert and, within one, ordered
+    /* [pairs] pair -> row of rows; pairs are grouped by local expert and, within one, ordered
      * by (source rank, token) */
     const int32_t *row_of;
     const int32_t *first; /* [n_local_experts + 1]: expert i has pairs first[i] .. first[i+1]-1 */
-    int n_pairs;          /* 0 is common during decode */
-    /* [n_pairs, hidden] act: the experts' results go here before exchange_combine */
+    int max_pairs;        /* at least as many as there are; 0: none */
+    /* [max_pairs, hidden] act: the experts' results go here before exchange_combine */
     void *out;
     /* What the caller decodes before the experts read rows; every other row is there already. None
      * where rows travelled as they are. */
     const CodedRows *coded;
     int n_coded;
 } RecvRows; /* borrowed: valid until the round's combine returns */
+
+/* Tokens whose results are all at home. */
+typedef struct HomeRows {
+    const void *rows;    /* [*, hidden] act */
+    const int32_t *slot; /* [n_tokens, top_k] -> row, -1 for a dropped choice */
+    int first_token, n_tokens;
+} HomeRows; /* borrowed: valid until the next dispatch or begin */
+
+/* What all ranks know of a step before its first layer. */
+typedef struct ExchangeStep {
+    int most_tokens; /* that a rank brings; 0: not known */
+    /* Every rank brings this many, padding included, and layers may be recorded: messages have one
+     * size, and the host waits for nothing. */
+    bool fixed;
+} ExchangeStep;
 
 /* Not collective, but every rank must make one with the same shape. comm and placement are
  * borrowed and must outlive it. All memory is taken here. */
@@ -85,8 +101,9 @@ void *exchange_home_rows(Exchange *x);
 
 /* Collective: swaps counts and choices, sends the first round's rows, and agrees on *n_rounds (>= 1
  * when any rank has tokens).
- *   rows    of this layer, and coded rows, unchanged until exchange_results was used
+ *   rows    of this layer, and coded rows, unchanged until the last round's combine
  *   expert  [n_tokens, top_k] 0 .. n_experts-1, or -1 for a choice the router dropped
+ *   step    the same on all ranks; the exchange over MPI needs to know nothing
  *   mine    ST_OK, or this rank's failure: then every rank returns ST_COMM here, together, and none
  *           is left waiting. The failing rank's *e stays as it is. The caller then calls dist_agree,
  *           with its own failure where it has one and else with what begin returned, to learn the
@@ -94,14 +111,12 @@ void *exchange_home_rows(Exchange *x);
  * A choice that is not an expert, or more tokens than planned, fails in the same way, and returns
  * ST_INPUT here. */
 Status exchange_begin(Exchange *x, ExchangeRows rows, const int32_t *expert, int n_tokens,
-                      Status mine, int *n_rounds, Err *e);
+                      ExchangeStep step, Status mine, int *n_rounds, Err *e);
 /* Collective. round = 0 .. n_rounds-1, in order. */
 Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e);
-/* Collective: results of this round go home. mine as in begin (the experts failed). */
-Status exchange_combine(Exchange *x, int round, Status mine, Err *e);
-/* The results at home: rows [*, hidden] act and slot [n_tokens, top_k] -> row, -1 for a dropped
- * choice. Borrowed until the next begin. */
-void exchange_results(const Exchange *x, const void **rows, const int32_t **slot);
+/* Collective: results of this round go home. mine as in begin (the experts failed). home: of which
+ * tokens the caller now sums up the results; of every token once in a layer. */
+Status exchange_combine(Exchange *x, int round, Status mine, HomeRows *home, Err *e);
 
 /* Since create: bytes sent to other ranks by this rank. */
 typedef struct ExchangeStats {

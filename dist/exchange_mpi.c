@@ -311,8 +311,9 @@ static Status open_layer(Exchange *x, Err *e)
 }
 
 Status exchange_begin(Exchange *x, ExchangeRows rows, const int32_t *expert, int n_tokens,
-                      Status mine, int *n_rounds, Err *e)
+                      ExchangeStep step, Status mine, int *n_rounds, Err *e)
 {
+    (void)step; /* the mail says all */
     *n_rounds = 0;
     Status found = mine == ST_OK ? plan_route(&x->plan, expert, n_tokens, e) : ST_OK;
     if (mine != ST_OK || found != ST_OK)
@@ -381,7 +382,7 @@ Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e)
         .rows = alone ? x->rows : x->home_rows,
         .row_of = p->row_of,
         .first = p->first,
-        .n_pairs = p->n_pairs,
+        .max_pairs = p->n_pairs,
         .out = x->results + x->out_row * x->row_bytes,
         .coded = x->ranges,
         .n_coded = list_coded(x),
@@ -458,7 +459,7 @@ static Status swap_results(Exchange *x, int round, Err *e)
     return wait_all(x, "combine", e);
 }
 
-Status exchange_combine(Exchange *x, int round, Status mine, Err *e)
+Status exchange_combine(Exchange *x, int round, Status mine, HomeRows *home, Err *e)
 {
     int n = x->comm->size;
     Err trouble = {0};
@@ -470,13 +471,10 @@ Status exchange_combine(Exchange *x, int round, Status mine, Err *e)
             st = err_set(&trouble, ST_COMM, "rank %d failed in this step", r);
     if (st != ST_OK && mine == ST_OK && e)
         *e = trouble;
+    bool last = round == x->n_rounds - 1;
+    *home = (HomeRows){.rows = x->results, .slot = x->plan.slot};
+    home->n_tokens = last ? x->plan.n_tokens : 0;
     return st;
-}
-
-void exchange_results(const Exchange *x, const void **rows, const int32_t **slot)
-{
-    *rows = x->results;
-    *slot = x->plan.slot;
 }
 
 ExchangeStats exchange_stats(const Exchange *x)

@@ -108,7 +108,7 @@ static RankMetrics rank_metrics(const Engine *g, const Comm *comm, const DriverR
 }
 
 /* Sums the ranks' expert counts into the caller's copy; NULL where nothing was computed. */
-static Status sum_load(const Engine *g, Comm *comm, bool computed, int64_t **out, Err *e)
+static Status sum_load(Engine *g, Comm *comm, bool computed, int64_t **out, Err *e)
 {
     int64_t n = (int64_t)g->arch.n_layers * g->arch.router.n_experts;
     *out = NULL;
@@ -117,12 +117,12 @@ static Status sum_load(const Engine *g, Comm *comm, bool computed, int64_t **out
     int64_t *load = malloc((size_t)n * sizeof *load);
     TRY(dist_agree(comm, load ? ST_OK : err_set(e, ST_MEMORY, "out of memory for the expert loads"),
                    e));
-    memcpy(load, g->model->expert_load, (size_t)n * sizeof *load);
     *out = load;
+    TRY(dist_agree(comm, model_expert_load(g->model, load, e), e));
     return comm_sum_int64(comm, load, (int)n, e);
 }
 
-Status report_metrics(const JobConfig *config, const Engine *engine, Comm *comm,
+Status report_metrics(const JobConfig *config, Engine *engine, Comm *comm,
                       const DriverResult *result, const Scheduler *scheduler,
                       const PhaseTimes *times, const JobOutcome *outcome, Err *e)
 {

@@ -17,7 +17,7 @@ Status report_manifest(const JobConfig *config, const Engine *engine, const Job 
 void report_plan(const Engine *engine, const Comm *comm);
 /* Collective. Writes config->metrics on rank 0 where it is set. scheduler NULL: nothing was
  * computed. */
-Status report_metrics(const JobConfig *config, const Engine *engine, Comm *comm,
+Status report_metrics(const JobConfig *config, Engine *engine, Comm *comm,
                       const DriverResult *result, const Scheduler *scheduler,
                       const PhaseTimes *times, const JobOutcome *outcome, Err *e);
 

@@ -1,9 +1,13 @@
 /* kernels/backend.h - the compute that the model asks for, a whole batch per call.
  *
  * Rows are tokens. "act" is the backend's activation type: float32 on the CPU, bf16 on CUDA;
- * act_bytes says. Pointers named w/o further notice are the backend's own memory (alloc). Index
- * arrays (ids, positions, expert choices and their weights, first, slots, pages) live on the host;
- * a device backend copies them.
+ * act_bytes says. The residual stream, h, is float32 on both. All pointers are the backend's own
+ * memory (alloc) where nothing else is said, index arrays (ids, positions, expert choices and their
+ * weights, first, slots) too: so what the router chose never has to come to the host.
+ *
+ * A device backend queues its ops and returns; upload, download and wait alone wait for it. Between
+ * capture_begin and capture_end ops are recorded, to be replayed as one graph: they then read and
+ * write the same memory, of which the contents may have changed.
  *
  * Same bits: every output element is reduced in an order that depends only on its row and the
  * weight's shape - never on the number of rows, of threads, or on the chunking of a prompt. */
@@ -19,7 +23,9 @@
 #include <stdint.h>
 
 typedef struct Backend Backend;
-typedef struct Weight Weight; /* a bank of matrices of one shape, repacked for this backend */
+typedef struct Weight Weight;     /* a bank of matrices of one shape, repacked for this backend */
+typedef struct AttnList AttnList; /* which rows of a step attend to which pages */
+typedef struct Graph Graph;       /* recorded ops */
 
 /* Ordered: a rank that has one level has all lower ones. Results may differ between levels. */
 typedef enum IsaLevel { ISA_SCALAR, ISA_AVX2, ISA_AVX512, N_ISA_LEVELS } IsaLevel;
@@ -118,7 +124,8 @@ typedef struct RopeSpec {
     RopeLayout layout;
 } RopeSpec;
 
-/* One sequence's rows in this step: rows row .. row+n_rows-1 hold positions pos .. pos+n_rows-1. */
+/* One sequence's rows in this step: rows row .. row+n_rows-1 hold positions pos .. pos+n_rows-1.
+ * On the host, with its pages. */
 typedef struct AttnSeq {
     int row, n_rows, pos;
     /* [ceil((pos+n_rows)/KV_PAGE)] page numbers in the pool; -1: out of every window */
@@ -191,6 +198,16 @@ typedef struct BackendOps {
     /* src_host is not needed afterwards. */
     Status (*upload)(Backend *b, void *dst, const void *src_host, size_t bytes, Err *e);
     Status (*download)(Backend *b, void *dst_host, const void *src, size_t bytes, Err *e);
+    /* A small upload that does not wait: src_host is read before it returns, dst is written in its
+     * turn. Not while capturing. */
+    Status (*stage)(Backend *b, void *dst, const void *src_host, size_t bytes, Err *e);
+
+    /* Graphs, of ops that were called between begin and end on this backend, by the same thread.
+     * NULL where ops run as they are called. graph_launch queues all of them. */
+    Status (*capture_begin)(Backend *b, Err *e);
+    Status (*capture_end)(Backend *b, Graph **out, Err *e);
+    Status (*graph_launch)(Backend *b, Graph *g, Err *e);
+    void (*graph_destroy)(Backend *b, Graph *g); /* NULL is fine */
 
     /* n_mats matrices of n_parts parts each over cols inputs. Memory is taken here, values come
      * with weight_set, one part of one matrix at a time, so that loading needs no second copy of
@@ -210,10 +227,14 @@ typedef struct BackendOps {
     Status (*weight_save)(Backend *b, const Weight *w, const BankFile *f, uint32_t *crc, Err *e);
     Status (*weight_restore)(Backend *b, Weight *w, const BankFile *f, const uint32_t *crc, Err *e);
 
-    /* y[r, :] = table[ids[r], :] * scale; y act [n, cols]; 0 <= ids < rows is the caller's
+    /* h[r, :] = table[ids[r], :] * scale; h float32 [n, cols]; 0 <= ids < rows is the caller's
      * promise. */
-    Status (*embed)(Backend *b, void *y, const Weight *table, const int32_t *ids, int n,
+    Status (*embed)(Backend *b, float *h, const Weight *table, const int32_t *ids, int n,
                     float scale, Err *e);
+    /* h[r, :] += scale * delta[r, :], then y[r, :] = rms_norm(h[r, :]) * weight; h float32, delta
+     * and y act, all [n, width]; weight float32 [width]. delta NULL: h stays as it is. */
+    Status (*add_norm)(Backend *b, void *y, float *h, const void *delta, float scale,
+                       const float *weight, int n, int width, float eps, NormKind kind, Err *e);
     /* y[r, g, :] = rms_norm(x[r, g, :]) * weight, for n_rows rows of n_groups groups of width
      * values; rows are stride values apart in both (stride >= n_groups * width); y may be x.
      * weight float32 [width]. */
@@ -243,55 +264,68 @@ typedef struct BackendOps {
                    const int32_t *position, const RopeSpec *rope, Err *e);
     /* Bytes of one page of one layer: keys and values of KV_PAGE positions. */
     size_t (*kv_page_bytes)(const Backend *b, int n_kv_heads, int head_dim, KvDtype dtype);
+    /* A list that can hold this many rows and sequences, with this many page numbers of each. */
+    Status (*list_create)(Backend *b, int max_rows, int max_seqs, int max_pages, AttnList **out,
+                          Err *e);
+    /* The list becomes that of these sequences. Like stage: not while capturing, and without waiting;
+     * seqs is read before it returns, the pages until the list is set again. n_padded 0, or with one
+     * row in every sequence: at least n_seqs; then what is launched depends on n_padded alone, and
+     * rows n_seqs .. n_padded-1 read and write nothing. */
+    Status (*list_set)(Backend *b, AttnList *l, const AttnSeq *seqs, int n_seqs, int n_padded,
+                       Err *e);
+    void (*list_destroy)(Backend *b, AttnList *l); /* NULL is fine */
     /* Writes k and v (act [*, n_kv_heads * head_dim], rows stride values apart) into the
      * sequences' pages. */
     Status (*kv_write)(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
-                       const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+                       const AttnList *list, const AttnSpec *spec, Err *e);
     /* out act [*, n_heads * head_dim] dense; q rows stride values apart. The step's own keys
      * must have been written. KV is split at multiples of KV_PAGE positions; masked keys
      * contribute nothing. */
     Status (*attention)(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
-                        const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+                        const AttnList *list, const AttnSpec *spec, Err *e);
     /* The same for latents: bytes of one page of one layer, for width = latent_dim + rope_dim;
      * rows [*, width], stride values apart, into the pages; attention, out act [*, n_heads *
      * v_dim] dense, q [*, n_heads * (nope_dim + rope_dim)] dense. The form changes the last
      * bits, never which positions are seen. scratch: latent_scratch_bytes of the rows of all
-     * seqs together. */
+     * list together. */
     size_t (*latent_page_bytes)(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);
     Status (*latent_write)(Backend *b, void *pool, const void *rows, int64_t stride,
-                           const AttnSeq *seqs, int n_seqs, const LatentSpec *spec, Err *e);
+                           const AttnList *list, const LatentSpec *spec, Err *e);
     size_t (*latent_scratch_bytes)(const Backend *b, int n_rows, const LatentSpec *spec);
     Status (*latent_attention)(Backend *b, void *out, const void *q, const void *pool,
-                               const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,
-                               const LatentWeights *w, LatentForm form, void *scratch, Err *e);
-    /* expert int32 [n, top_k] and weight float32 [n, top_k], both on the host, from logits float32
-     * [n, n_experts]; correction float32 [n_experts] is added for the choice only
-     * (ROUTER_SIGMOID), or NULL. Best first; ties go to the lower index; NaN logits are ST_INPUT
-     * naming the row. */
-    Status (*route)(Backend *b, int32_t *expert, float *weight, const float *logits,
-                    const float *correction, int n, const RouterSpec *spec, Err *e);
-    /* Grouped experts: pair p of expert i (first[i] <= p < first[i+1]) reads x[row_of[p], :]
-     * (row_of NULL: p) and writes y[p, :]. x_up: what the up projection reads in place of x, where
-     * the two were rounded differently; NULL: x. scratch: ffn_scratch_bytes(n_pairs, inter); on
-     * return it begins with what W2 read, act [n_pairs, inter]. */
-    size_t (*ffn_scratch_bytes)(const Backend *b, int n_pairs, int64_t inter);
+                               const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
+                               LatentForm form, void *scratch, Err *e);
+    /* expert int32 [n, top_k] and weight float32 [n, top_k], from logits float32 [n, n_experts];
+     * correction float32 [n_experts] is added for the choice only (ROUTER_SIGMOID), or NULL. Best
+     * first; ties go to the lower index. load [n_experts] grows by the choices of each expert. live
+     * NULL, or rows from *live on are padding: expert -1 and weight 0. A row with NaN logits is
+     * ST_INPUT, from here or, on a device, from the next wait. */
+    Status (*route)(Backend *b, int32_t *expert, float *weight, uint64_t *load, const float *logits,
+                    const float *correction, int n, const int32_t *live, const RouterSpec *spec,
+                    Err *e);
+    /* Grouped experts: pair p of expert i (first[i] <= p < first[i+1], first[0] = 0) reads
+     * x[row_of[p], :] (row_of NULL: p) and writes y[p, :]. first NULL: one expert, n_experts 1, has
+     * pairs 0 .. max_pairs-1; else max_pairs is at least first[n_experts], and the most that is
+     * launched for. x_up: what the up projection reads in place of x, where the two were rounded
+     * differently; NULL: x. scratch: ffn_scratch_bytes(max_pairs, inter); it then begins with what
+     * W2 read, act [pairs, inter]. */
+    size_t (*ffn_scratch_bytes)(const Backend *b, int max_pairs, int64_t inter);
     Status (*ffn)(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
-                  const int32_t *first, int n_experts, const FfnSpec *spec, void *scratch, Err *e);
-    /* y[t, :] = sum over s = 0 .. top_k-1, in that order, of weight[t, s] * rows[slot[t, s], :];
-     * slot -1 adds nothing. Accumulates in float32. */
+                  const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,
+                  void *scratch, Err *e);
+    /* y[t, :] = sum over s = 0 .. top_k-1, in that order, of weight[t, s] * rows[slot[t, s], :],
+     * then + plus[t, :]; slot -1 adds nothing, plus may be NULL. Accumulates in float32. */
     Status (*combine)(Backend *b, void *y, const void *rows, const int32_t *slot,
-                      const float *weight, int n, int top_k, int width, Err *e);
+                      const float *weight, const void *plus, int n, int top_k, int width, Err *e);
     /* y[r, :] *= sigmoid(gate[r]); y act [n, width], gate act [n] */
     Status (*gate_rows)(Backend *b, void *y, const void *gate, int n, int width, Err *e);
     /* x[r, i] = min(max(x[r, i], -limit), limit) for i < width; rows stride values apart. */
     Status (*clamp)(Backend *b, void *x, int n_rows, int64_t stride, int width, float limit,
                     Err *e);
-    /* h[i] += scale * y[i] */
-    Status (*add)(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e);
-    /* y[i, :] = x[row[i], :] */
-    Status (*gather)(Backend *b, void *y, const void *x, const int32_t *row, int n, int width,
-                     Err *e);
-    /* With upload, download and route the only call that blocks the host. */
+    /* Row i of y is row row[i] of x; row_bytes each, an even number. */
+    Status (*gather)(Backend *b, void *y, const void *x, const int32_t *row, int n,
+                     size_t row_bytes, Err *e);
+    /* Until all that was queued is done. ST_INPUT where a router met a row of NaNs meanwhile. */
     Status (*wait)(Backend *b, Err *e);
 } BackendOps;
 

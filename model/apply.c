@@ -41,11 +41,10 @@ Status apply_ffn(Model *m, void *y, const void *x, const FfnSpec *spec, const Ro
 {
     const BackendOps *ops = m->config.ops;
     const void *gate, *up = NULL;
-    int32_t first[2] = {0, n};
     TRY(rounded(m, x, n, (int)spec->hidden, &rows[0], m->rounded, &gate, e));
     if (!row_format_same(&rows[0], &rows[1]))
         TRY(rounded(m, x, n, (int)spec->hidden, &rows[1], m->rounded_up, &up, e));
-    return ops->ffn(m->config.backend, y, gate, up, NULL, first, 1, spec, m->scratch, e);
+    return ops->ffn(m->config.backend, y, gate, up, NULL, NULL, 1, n, spec, m->scratch, e);
 }
 
 int apply_widest(const Arch *a)

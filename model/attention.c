@@ -15,22 +15,16 @@ int attention_qkv_width(const Arch *a)
     return (a->n_heads + 2 * a->n_kv_heads) * a->head_dim;
 }
 
-int attention_list(const Model *m, const Step *step, int layer, bool wanted_only, RowRole role)
+const RoleList *attention_rows(const Model *m, int layer, RowRole role)
 {
-    int n = 0, group = m->kv.layer_group[layer];
-    for (int i = 0; i < step->n_seqs; i++) {
-        const StepSeq *s = &step->seqs[i];
-        int first = wanted_only ? s->n_rows - s->n_wanted : 0, end = s->n_rows;
-        int boundary = s->n_prompt - s->pos; /* the first row that is not prompt */
-        if (role == ROWS_PROMPT && end > boundary)
-            end = boundary;
-        if (role == ROWS_GENERATED && first < boundary)
-            first = boundary;
-        if (first < end)
-            m->seqs[n++] =
-                (AttnSeq){s->row + first, end - first, s->pos + first, s->kv->pages[group]};
-    }
-    return n;
+    const StepArrays *s = &m->arrays;
+    return layer == m->arch->n_layers - 1 ? &s->last[role]
+                                          : &s->lists[m->kv.layer_group[layer]][role];
+}
+
+const AttnList *attention_written(const Model *m, int layer)
+{
+    return m->arrays.lists[m->kv.layer_group[layer]][ROWS_ALL].list;
 }
 
 void *attention_lane(const Model *m, void *rows, int64_t first)
@@ -59,7 +53,7 @@ static Status norm_qk(Model *m, const LayerWeights *w, int n_rows, Err *e)
     return a->clip_qkv > 0 ? ops->clamp(b, m->qkv, n_rows, stride, stride, a->clip_qkv, e) : ST_OK;
 }
 
-Status attention_heads(Model *m, const Step *step, int layer, Err *e)
+Status attention_heads(Model *m, int n, int layer, Err *e)
 {
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
@@ -76,19 +70,18 @@ Status attention_heads(Model *m, const Step *step, int layer, Err *e)
                      .sinks = w->sinks,
                      .kv = w->kv};
     void *pool = kv_layer_pool(&m->kv, layer);
-    int n = step->n_rows;
     OBSERVE(m, layer, attn_in, m->normed, n, a->hidden, a->hidden);
     TRY(apply_linear(m, m->qkv, m->normed, &w->qkv, n, e));
     TRY(norm_qk(m, w, n, e));
-    TRY(ops->rope(b, m->qkv, n, stride, a->n_heads + a->n_kv_heads, a->head_dim, step->position,
+    TRY(ops->rope(b, m->qkv, n, stride, a->n_heads + a->n_kv_heads, a->head_dim, m->arrays.position,
                   &m->rope, e));
     OBSERVE(m, layer, key, attention_lane(m, m->qkv, q_width), n, kv_width, stride);
     OBSERVE(m, layer, value, attention_lane(m, m->qkv, q_width + kv_width), n, kv_width, stride);
-    int n_seqs = attention_list(m, step, layer, false, ROWS_ALL);
     TRY(ops->kv_write(b, pool, attention_lane(m, m->qkv, q_width),
-                      attention_lane(m, m->qkv, q_width + kv_width), stride, m->seqs, n_seqs, &spec,
-                      e));
-    if (layer == a->n_layers - 1)
-        n_seqs = attention_list(m, step, layer, true, ROWS_ALL);
-    return ops->attention(b, m->attn, m->qkv, stride, pool, m->seqs, n_seqs, &spec, e);
+                      attention_lane(m, m->qkv, q_width + kv_width), stride,
+                      attention_written(m, layer), &spec, e));
+    const RoleList *rows = attention_rows(m, layer, ROWS_ALL);
+    if (rows->n_seqs == 0)
+        return ST_OK;
+    return ops->attention(b, m->attn, m->qkv, stride, pool, rows->list, &spec, e);
 }

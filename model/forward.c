@@ -12,8 +12,11 @@
 typedef struct Pass { /* what a step carries from layer to layer */
     Model *m;
     const Step *step;
-    /* rows still running: all, or the wanted ones once the last layer's attention is done */
+    /* rows still running: all, padding included, or the wanted ones once the last layer's attention
+     * is done */
     int n_rows;
+    const void *delta; /* what the residual stream still lacks; NULL: nothing */
+    ExchangeStep agreed;
     double mark; /* clock at the last lap */
     Status mine; /* what happened on this rank; err has its message */
     Err err;
@@ -26,12 +29,16 @@ static void lap(Pass *p, double *sum)
     p->mark = now;
 }
 
+/* Adds what the last sub-layer gave to the residual stream, and norms it. */
 static Status norm_rows(Pass *p, const float *weight, Err *e)
 {
     Model *m = p->m;
     const Arch *a = m->arch;
-    return m->config.ops->norm(m->config.backend, m->normed, m->hidden, weight, p->n_rows, 1,
-                               a->hidden, a->hidden, a->eps, a->norm, e);
+    const void *delta = p->delta;
+    p->delta = NULL;
+    return m->config.ops->add_norm(m->config.backend, m->normed, m->hidden, delta,
+                                   a->residual_scale, weight, p->n_rows, a->hidden, a->eps, a->norm,
+                                   e);
 }
 
 /* Drops the rows that need no logits: of them only the last layer's keys and values mattered.
@@ -40,22 +47,18 @@ static Status keep_wanted(Pass *p, void **heads, Err *e)
 {
     Model *m = p->m;
     const BackendOps *ops = m->config.ops;
-    int n = 0;
-    for (int i = 0; i < p->step->n_seqs; i++) {
-        const StepSeq *s = &p->step->seqs[i];
-        for (int r = s->n_rows - s->n_wanted; r < s->n_rows; r++)
-            m->wanted[n++] = s->row + r;
-    }
-    if (n == p->n_rows)
+    int n = m->arrays.n_wanted;
+    size_t head_bytes = (size_t)attention_out_width(m->arch) * (size_t)ops->act_bytes;
+    if (n == p->step->n_rows)
         return ST_OK;
     /* ffn_out and qkv are free here: the kept rows move there, and hidden changes places with
      * ffn_out. */
-    TRY(ops->gather(m->config.backend, m->ffn_out, m->hidden, m->wanted, n, m->arch->hidden, e));
+    TRY(ops->gather(m->config.backend, m->ffn_out, m->hidden, m->arrays.wanted, n,
+                    (size_t)m->arch->hidden * sizeof *m->hidden, e));
     void *swap = m->hidden;
     m->hidden = m->ffn_out;
     m->ffn_out = swap;
-    TRY(ops->gather(m->config.backend, m->qkv, m->attn, m->wanted, n, attention_out_width(m->arch),
-                    e));
+    TRY(ops->gather(m->config.backend, m->qkv, m->attn, m->arrays.wanted, n, head_bytes, e));
     *heads = m->qkv;
     p->n_rows = n;
     return ST_OK;
@@ -63,22 +66,21 @@ static Status keep_wanted(Pass *p, void **heads, Err *e)
 
 static Status attention(Pass *p, int layer, Err *e)
 {
-    static Status (*const kinds[])(Model * m, const Step *step, int layer, Err *e) = {
+    static Status (*const kinds[])(Model * m, int n, int layer, Err *e) = {
         [ATTN_HEADS] = attention_heads, [ATTN_LATENT] = attention_latent};
     Model *m = p->m;
     const Arch *a = m->arch;
-    const BackendOps *ops = m->config.ops;
     const LayerWeights *w = &m->weights.layers[layer];
     void *heads = m->attn;
     TRY(norm_rows(p, w->attn_norm, e));
-    TRY(kinds[a->attn](m, p->step, layer, e));
+    TRY(kinds[a->attn](m, p->n_rows, layer, e));
     if (layer == a->n_layers - 1)
         TRY(keep_wanted(p, &heads, e));
     int width = attention_out_width(a);
     OBSERVE(m, layer, attn_out, heads, p->n_rows, width, width);
     TRY(apply_linear(m, m->ffn_out, heads, &w->o, p->n_rows, e));
-    return ops->add(m->config.backend, m->hidden, m->ffn_out, a->residual_scale,
-                    (int64_t)p->n_rows * a->hidden, e);
+    p->delta = m->ffn_out;
+    return ST_OK;
 }
 
 static Status route(Pass *p, int layer, Err *e)
@@ -88,12 +90,10 @@ static Status route(Pass *p, int layer, Err *e)
     const LayerWeights *w = &m->weights.layers[layer];
     const RouterSpec *spec = &m->arch->router;
     TRY(apply_logits(m, m->router_logits, m->normed, &w->router, p->n_rows, e));
-    TRY(ops->route(m->config.backend, m->expert, m->expert_weight, m->router_logits,
-                   w->router_correction, p->n_rows, spec, e));
-    int64_t *load = m->expert_load + (int64_t)layer * spec->n_experts;
-    for (int64_t i = 0; i < (int64_t)p->n_rows * spec->top_k; i++)
-        load[m->expert[i]]++;
-    return ST_OK;
+    return ops->route(m->config.backend, m->expert, m->expert_weight,
+                      m->load + (int64_t)layer * spec->n_experts, m->router_logits,
+                      w->router_correction, p->n_rows, p->agreed.fixed ? m->arrays.live : NULL,
+                      spec, e);
 }
 
 /* The experts that every token goes to: at home, from the same rows as the router saw. */
@@ -157,6 +157,20 @@ static Status decode_received(Pass *p, int layer, const RecvRows *recv, Err *e)
     return ST_OK;
 }
 
+/* Weighs and sums the results of the tokens that have theirs. */
+static Status combine(Pass *p, int layer, const HomeRows *home, Err *e)
+{
+    Model *m = p->m;
+    int width = m->arch->hidden, top_k = m->arch->router.top_k;
+    int64_t first = home->first_token;
+    const void *plus = m->weights.layers[layer].shared.w13
+                           ? attention_lane(m, m->shared_out, first * width)
+                           : NULL;
+    return m->config.ops->combine(m->config.backend, attention_lane(m, m->ffn_out, first * width),
+                                  home->rows, home->slot, m->expert_weight + first * top_k, plus,
+                                  home->n_tokens, top_k, width, e);
+}
+
 /* Collective: what happened on this rank so far goes along, so a failure is known to all when
  * this returns. */
 static Status experts(Pass *p, int layer, Err *e)
@@ -175,28 +189,27 @@ static Status experts(Pass *p, int layer, Err *e)
         travelling.coded_bytes = (int)row_encoded_bytes(w->expert_rows.scheme, a->hidden);
     }
     comm_at(m->comm, p->step->number, layer, "dispatch");
-    TRY(exchange_begin(m->exchange, travelling, m->expert, p->n_rows, p->mine, &n_rounds, e));
+    TRY(exchange_begin(m->exchange, travelling, m->expert, p->n_rows, p->agreed, p->mine, &n_rounds,
+                       e));
     for (int round = 0; round < n_rounds; round++) {
         RecvRows recv;
+        HomeRows home;
         TRY(exchange_dispatch(m->exchange, round, &recv, e));
         p->mine = decode_received(p, layer, &recv, &p->err);
         lap(p, &m->times.dispatch);
-        if (p->mine == ST_OK && recv.n_pairs > 0)
+        if (p->mine == ST_OK && recv.max_pairs > 0)
             p->mine = ops->ffn(m->config.backend, recv.out, recv.rows, NULL, recv.row_of,
-                               recv.first, n_local, spec, m->scratch, &p->err);
-        if (recv.n_pairs > 0 && m->observer)
+                               recv.first, n_local, recv.max_pairs, spec, m->scratch, &p->err);
+        if (recv.max_pairs > 0 && m->observer)
             observe_experts(m, layer, &recv);
         lap(p, &m->times.experts);
         comm_at(m->comm, p->step->number, layer, "combine");
-        TRY(exchange_combine(m->exchange, round, p->mine, e));
+        TRY(exchange_combine(m->exchange, round, p->mine, &home, e));
+        if (home.n_tokens > 0)
+            p->mine = combine(p, layer, &home, &p->err);
         lap(p, &m->times.combine);
         comm_at(m->comm, p->step->number, layer, "dispatch");
     }
-    const void *rows;
-    const int32_t *slot;
-    exchange_results(m->exchange, &rows, &slot);
-    p->mine = ops->combine(m->config.backend, m->ffn_out, rows, slot, m->expert_weight, p->n_rows,
-                           a->router.top_k, a->hidden, &p->err);
     return ST_OK;
 }
 
@@ -226,50 +239,123 @@ static Status layer_front(Pass *p, int layer, Err *e)
     return st;
 }
 
-static Status layer_back(Pass *p, int layer, Err *e)
-{
-    Model *m = p->m;
-    const BackendOps *ops = m->config.ops;
-    int64_t n = (int64_t)p->n_rows * m->arch->hidden;
-    if (m->weights.layers[layer].shared.w13)
-        TRY(ops->add(m->config.backend, m->ffn_out, m->shared_out, 1, n, e));
-    return ops->add(m->config.backend, m->hidden, m->ffn_out, m->arch->residual_scale, n, e);
-}
-
 /* Fails only when the exchange did, on every rank alike; p->mine is this rank's own outcome. */
 static Status run_layers(Pass *p, Err *e)
 {
-    const Arch *a = p->m->arch;
+    Model *m = p->m;
+    const Arch *a = m->arch;
+    if (p->mine == ST_OK)
+        p->mine = m->config.ops->embed(m->config.backend, m->hidden, m->weights.embed,
+                                       m->arrays.ids, p->n_rows, a->embed_scale, &p->err);
+    lap(p, &m->times.embed);
     for (int layer = 0; layer < a->n_layers; layer++) {
         if (p->mine == ST_OK)
             p->mine = layer_front(p, layer, &p->err);
         if (a->layers[layer].moe)
             TRY(experts(p, layer, e));
-        if (p->mine == ST_OK)
-            p->mine = layer_back(p, layer, &p->err);
+        p->delta = m->ffn_out;
     }
+    if (p->mine == ST_OK)
+        p->mine = norm_rows(p, m->weights.final_norm, &p->err);
     return ST_OK;
+}
+
+/* --- steps that can be recorded --- */
+
+/* The number of rows that a step of n is padded to: powers of two, then multiples of 32, then of
+ * 256. */
+static int bucket_rows(const Model *m, int bucket)
+{
+    int most = m->config.max_rows < m->config.max_seqs ? m->config.max_rows : m->config.max_seqs;
+    int n = bucket < 6 ? 1 << bucket : bucket < 21 ? (bucket - 4) * 32 : (bucket - 18) * 256;
+    return n < most ? n : most;
+}
+
+static int bucket_of(const Model *m, int n)
+{
+    int bucket = 0;
+    while (bucket < MAX_BUCKETS && bucket_rows(m, bucket) < n)
+        bucket++;
+    return bucket < MAX_BUCKETS ? bucket : -1;
+}
+
+/* What all ranks must know before the first layer of a device backend, whose exchange tells the
+ * host nothing. Collective. *bucket is -1 where the step is not to be recorded. */
+static Status agree(Pass *p, int *bucket, Err *e)
+{
+    enum { ROWS, OTHER_THAN_DECODE, FAILED, N_VALUES };
+    Model *m = p->m;
+    int64_t v[N_VALUES] = {p->step->n_rows, p->step->n_rows > 0 && !step_is_decode(p->step),
+                           p->mine != ST_OK};
+    if (m->comm->size > 1)
+        TRY(comm_max_int64(m->comm, v, N_VALUES, e));
+    if (v[FAILED])
+        return err_set(e, ST_COMM, "another rank failed in this step");
+    *bucket = v[OTHER_THAN_DECODE] || v[ROWS] == 0 ? -1 : bucket_of(m, (int)v[ROWS]);
+    p->agreed.fixed = *bucket >= 0;
+    p->agreed.most_tokens = *bucket >= 0 ? bucket_rows(m, *bucket) : (int)v[ROWS];
+    return ST_OK;
+}
+
+/* The first step of a bucket runs as it is, since what is loaded when first used cannot be
+ * recorded. */
+static Status run_recorded(Pass *p, int bucket, Err *e)
+{
+    Model *m = p->m;
+    const BackendOps *ops = m->config.ops;
+    StepGraphs *g = &m->graphs;
+    if (!g->seen[bucket]) {
+        g->seen[bucket] = true;
+        return run_layers(p, e);
+    }
+    if (!g->graph[bucket]) {
+        TRY(ops->capture_begin(m->config.backend, e));
+        Status st = run_layers(p, e);
+        Graph *graph = NULL;
+        Err trouble = {0};
+        Status ended = ops->capture_end(m->config.backend, &graph, &trouble);
+        if (st != ST_OK || p->mine != ST_OK || ended != ST_OK) {
+            ops->graph_destroy(m->config.backend, graph);
+            if (st == ST_OK && p->mine == ST_OK)
+                *e = trouble;
+            return st != ST_OK ? st : p->mine != ST_OK ? ST_OK : ended;
+        }
+        g->graph[bucket] = graph;
+    }
+    return ops->graph_launch(m->config.backend, g->graph[bucket], e);
+}
+
+static Status run_on_device(Pass *p, Err *e)
+{
+    Model *m = p->m;
+    int bucket = -1;
+    TRY(agree(p, &bucket, e));
+    if (bucket >= 0)
+        p->n_rows = bucket_rows(m, bucket);
+    p->mine = step_arrays_set(&m->arrays, p->step, bucket >= 0 ? p->n_rows : 0, &p->err);
+    if (bucket >= 0 && p->mine == ST_OK)
+        return run_recorded(p, bucket, e);
+    return run_layers(p, e);
 }
 
 Status model_step(Model *m, const Step *step, bool *all_know, Err *e)
 {
-    const Arch *a = m->arch;
-    const BackendOps *ops = m->config.ops;
     Pass p = {.m = m,
               .step = step,
               .n_rows = step->n_rows,
               .mark = clock_s(),
               .mine = step->mine,
               .err = *e};
-    if (p.mine == ST_OK)
-        p.mine = ops->embed(m->config.backend, m->hidden, m->weights.embed, step->ids, step->n_rows,
-                            a->embed_scale, &p.err);
-    lap(&p, &m->times.embed);
-    Status all = run_layers(&p, e);
-    if (all == ST_OK && p.mine == ST_OK)
-        p.mine = norm_rows(&p, m->weights.final_norm, &p.err);
+    Status all;
+    if (m->config.ops->capture_begin) {
+        all = run_on_device(&p, e);
+    } else {
+        if (p.mine == ST_OK)
+            p.mine = step_arrays_set(&m->arrays, step, 0, &p.err);
+        all = run_layers(&p, e);
+    }
     if (all == ST_OK && p.mine == ST_OK && m->observer)
-        observe_rows(&m->observer->head_in, m->normed, p.n_rows, a->hidden, a->hidden);
+        observe_rows(&m->observer->head_in, m->normed, p.n_rows, m->arch->hidden, m->arch->hidden);
     *all_know = all != ST_OK;
     lap(&p, &m->times.head);
     if (p.mine != ST_OK) { /* its own message says more than the exchange's */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef struct Plan { /* bytes of each backend buffer */
-    size_t rows, qkv, attn, q_low, latent, rounded, shared, router, scratch, logits, rope;
+    size_t rows, stream, qkv, attn, q_low, latent, rounded, shared, router, scratch, logits, rope;
 } Plan;
 
 static size_t max_size(size_t a, size_t b)
@@ -24,6 +24,7 @@ static Plan plan_buffers(const Model *m, int max_pairs)
     size_t out_width = (size_t)attention_out_width(a);
     Plan p = {0};
     p.rows = rows * (size_t)a->hidden * act;
+    p.stream = rows * (size_t)a->hidden * sizeof(float);
     /* holds the kept rows' heads, too */
     p.qkv = rows * max_size((size_t)attention_qkv_width(a), out_width) * act;
     p.attn = rows * out_width * act;
@@ -59,13 +60,31 @@ static Status take(Model *m, size_t bytes, const char *what, void **out, Err *e)
     return m->config.ops->alloc(m->config.backend, max_size(bytes, 64), what, out, e);
 }
 
+static size_t load_size(const Arch *a)
+{
+    return (size_t)a->n_layers * (size_t)a->router.n_experts;
+}
+
+static Status clear_load(Model *m, Err *e)
+{
+    size_t n = load_size(m->arch);
+    uint64_t *zeros = calloc(n + 1, sizeof *zeros);
+    if (!zeros)
+        return err_set(e, ST_MEMORY, "out of memory for the loads of %zu experts", n);
+    Status st = m->config.ops->upload(m->config.backend, m->load, zeros, n * sizeof *zeros, e);
+    free(zeros);
+    return st;
+}
+
 static Status take_buffers(Model *m, Err *e)
 {
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
     size_t rows = (size_t)m->config.max_rows;
     Plan p = plan_buffers(m, m->exchange ? exchange_max_pairs(m->exchange) : 0);
-    TRY(take(m, p.rows, "hidden states", &m->hidden, e));
+    void *hidden = NULL;
+    TRY(take(m, p.stream, "hidden states", &hidden, e));
+    m->hidden = hidden;
     /* Where the exchange works in host memory, rows that stay at home are normed right into its
      * buffer. */
     void *home = m->exchange ? exchange_home_rows(m->exchange) : NULL;
@@ -74,7 +93,7 @@ static Status take_buffers(Model *m, Err *e)
         m->normed = home;
     else
         TRY(take(m, p.rows, "normed rows", &m->normed, e));
-    TRY(take(m, p.rows, "FFN output", &m->ffn_out, e));
+    TRY(take(m, p.stream, "FFN output", &m->ffn_out, e));
     TRY(take(m, p.qkv, "queries, keys and values", &m->qkv, e));
     TRY(take(m, p.attn, "attention output", &m->attn, e));
     if (a->attn == ATTN_LATENT) {
@@ -103,17 +122,21 @@ static Status take_buffers(Model *m, Err *e)
     TRY(take(m, p.rope, "rope table", &rope, e));
     m->rope_table = rope;
 
-    size_t top_k = (size_t)(a->router.top_k > 0 ? a->router.top_k : 1);
-    size_t loads =
-        (size_t)a->n_layers * (size_t)(a->router.n_experts > 0 ? a->router.n_experts : 1);
-    m->expert = malloc(rows * top_k * sizeof *m->expert);
-    m->expert_weight = malloc(rows * top_k * sizeof *m->expert_weight);
-    m->wanted = malloc(rows * sizeof *m->wanted);
-    m->seqs = malloc((size_t)m->config.max_seqs * sizeof *m->seqs);
-    m->expert_load = calloc(loads, sizeof *m->expert_load);
-    if (!m->expert || !m->expert_weight || !m->wanted || !m->seqs || !m->expert_load)
-        return err_set(e, ST_MEMORY, "out of memory for the step's tables of %zu rows", rows);
-    return ST_OK;
+    void *expert = NULL, *weight = NULL, *load = NULL;
+    size_t pairs = rows * (size_t)a->router.top_k, load_bytes = load_size(a) * sizeof *m->load;
+    TRY(take(m, pairs * sizeof *m->expert, "expert choices", &expert, e));
+    m->expert = expert;
+    TRY(take(m, pairs * sizeof *m->expert_weight, "weights of experts", &weight, e));
+    m->expert_weight = weight;
+    TRY(take(m, load_bytes, "loads of experts", &load, e));
+    m->load = load;
+    return clear_load(m, e);
+}
+
+Status model_expert_load(Model *m, int64_t *out, Err *e)
+{
+    return m->config.ops->download(m->config.backend, out, m->load,
+                                   load_size(m->arch) * sizeof *out, e);
 }
 
 static Status make_rope(Model *m, Err *e)
@@ -180,8 +203,10 @@ static Status create_local(Model *m, Err *e)
     }
     TRY(take_buffers(m, e));
     TRY(make_rope(m, e));
-    return kv_create(&m->kv, a, m->config.precision.kv, m->config.ops, m->config.backend,
-                     m->config.kv_bytes, e);
+    TRY(kv_create(&m->kv, a, m->config.precision.kv, m->config.ops, m->config.backend,
+                  m->config.kv_bytes, e));
+    return step_arrays_create(&m->arrays, a, &m->kv, m->config.ops, m->config.backend,
+                              m->config.max_rows, m->config.max_seqs, m->config.max_len, e);
 }
 
 /* The largest input scales of each layer's experts over all ranks, since rows are rounded before
@@ -242,6 +267,9 @@ void model_destroy(Model *m)
     if (!m)
         return;
     const BackendOps *ops = m->config.ops;
+    for (int i = 0; i < MAX_BUCKETS && ops->graph_destroy; i++)
+        ops->graph_destroy(m->config.backend, m->graphs.graph[i]);
+    step_arrays_free(&m->arrays);
     kv_free(&m->kv);
     void *buffers[] = {m->hidden,      m->normed_is_home ? NULL : m->normed,
                        m->ffn_out,     m->qkv,
@@ -250,16 +278,13 @@ void model_destroy(Model *m)
                        m->rounded,     m->rounded_up,
                        m->shared_out,  m->router_logits,
                        m->scratch,     m->logits,
-                       m->rope_table,  m->results};
+                       m->rope_table,  m->results,
+                       m->expert,      m->expert_weight,
+                       m->load};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (buffers[i])
             ops->release(m->config.backend, buffers[i]);
     free(m->host_logits);
-    free(m->expert);
-    free(m->expert_weight);
-    free(m->wanted);
-    free(m->seqs);
-    free(m->expert_load);
     exchange_destroy(m->exchange);
     weights_free(&m->weights);
     placement_free(&m->placement);

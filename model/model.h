@@ -13,6 +13,7 @@
 #include "model/kv_cache.h"
 #include "model/observe.h"
 #include "model/precision.h"
+#include "model/step_arrays.h"
 #include "model/weights.h"
 
 typedef struct ModelConfig {
@@ -33,6 +34,15 @@ typedef struct ModelTimes { /* seconds since creation */
     double embed, attention, router, dispatch, experts, combine, head;
 } ModelTimes;
 
+enum { MAX_BUCKETS = 64 };
+
+/* Layers recorded for steps of generated rows alone, by the number of rows that a step is padded
+ * to. */
+typedef struct StepGraphs {
+    Graph *graph[MAX_BUCKETS];
+    bool seen[MAX_BUCKETS]; /* ran once, unrecorded */
+} StepGraphs;
+
 typedef struct Model {
     const Arch *arch;
     ModelConfig config;
@@ -42,9 +52,13 @@ typedef struct Model {
     Weights weights;
     KvCache kv;
     RopeSpec rope;
-    float *rope_table;                                      /* backend memory */
-    bool normed_is_home;                                    /* normed is the exchange's buffer */
-    void *hidden, *normed, *qkv, *attn, *ffn_out, *scratch; /* act buffers, sized by max_rows */
+    float *rope_table;   /* backend memory */
+    bool normed_is_home; /* normed is the exchange's buffer */
+    float *hidden;       /* [max_rows, hidden] the residual stream */
+    /* act buffers, sized by max_rows; ffn_out is as large as hidden, whose place it can take */
+    void *normed, *qkv, *attn, *ffn_out, *scratch;
+    StepArrays arrays;
+    StepGraphs graphs;
     /* ATTN_LATENT: [max_rows, q_lora], [max_rows, latent_dim + rope_dim] */
     void *q_low, *latent_rows;
     /* [max_rows, apply_widest] each where activations are rounded; else NULL */
@@ -54,13 +68,11 @@ typedef struct Model {
     float *router_logits, *logits;
     float *host_logits;   /* [logits_rows, vocab] where the backend's memory is not the host's */
     void *results;        /* what the experts give, likewise */
-    float *expert_weight; /* [max_rows, top_k] */
+    float *expert_weight; /* [max_rows, top_k] backend memory, like expert and load */
     int32_t *expert;      /* [max_rows, top_k] */
-    int32_t *wanted;      /* [max_rows] scratch: rows that the last layer keeps */
-    AttnSeq *seqs;        /* [max_seqs] scratch */
+    uint64_t *load;       /* [n_layers, n_experts] choices of this rank's tokens */
     ExchangeShape exchange_shape;
-    int logits_rows;      /* most rows per model_logits */
-    int64_t *expert_load; /* [n_layers * n_experts] tokens routed by this rank */
+    int logits_rows; /* most rows per model_logits */
     size_t buffer_bytes;
     /* While not NULL, steps note what meets each layer; only where the backend works in host
      * memory. Borrowed. */
@@ -75,30 +87,13 @@ typedef struct Model {
             observe_rows(&(m)->observer->layers[layer].field, x, n, width, stride);                \
     } while (0)
 
-/* One sequence's rows of this step. */
-typedef struct StepSeq {
-    int row, n_rows; /* rows row .. row+n_rows-1 of the step */
-    int pos;         /* position of the first */
-    int n_wanted;    /* how many of its last rows need logits */
-    int n_prompt;    /* positions below it are the sequence's prompt */
-    const KvSeq *kv; /* extended to hold them */
-} StepSeq;
-
-typedef struct Step {
-    int64_t number;
-    const int32_t *ids;      /* [n_rows] */
-    const int32_t *position; /* [n_rows] */
-    int n_rows;
-    const StepSeq *seqs; /* in row order, covering all rows */
-    int n_seqs;
-    /* not ST_OK: this rank failed before the step, computes nothing, and tells the others */
-    Status mine;
-} Step;
-
 /* Collective: loads the shard, plans and takes every buffer. arch and comm are borrowed. On
  * failure *out is NULL. */
 Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Comm *comm, Err *e);
 void model_destroy(Model *m); /* NULL is fine */
+
+/* Choices of this rank's tokens so far: out [n_layers, n_experts] on the host. */
+Status model_expert_load(Model *m, int64_t *out, Err *e);
 
 /* Collective. Afterwards the wanted rows' final hidden states are held, in row order. On failure
  * *e is this rank's message (it is also read, where step->mine says that this rank failed

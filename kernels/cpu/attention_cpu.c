@@ -4,7 +4,48 @@
 #include "kernels/cpu/cpu.h"
 #include "quant/lanes.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+Status cpu_list_create(Backend *b, int max_rows, int max_seqs, int max_pages, AttnList **out,
+                       Err *e)
+{
+    (void)b;
+    (void)max_rows; /* rows and pages are read where the caller has them */
+    (void)max_pages;
+    AttnList *l = calloc(1, sizeof *l);
+    if (l)
+        l->seqs = malloc((size_t)(max_seqs > 0 ? max_seqs : 1) * sizeof *l->seqs);
+    if (!l || !l->seqs) {
+        free(l);
+        return err_set(e, ST_MEMORY, "out of memory for a list of %d sequences", max_seqs);
+    }
+    l->most_seqs = max_seqs;
+    *out = l;
+    return ST_OK;
+}
+
+Status cpu_list_set(Backend *b, AttnList *l, const AttnSeq *seqs, int n_seqs, int n_padded, Err *e)
+{
+    (void)b;
+    (void)n_padded; /* nothing is recorded */
+    if (n_seqs < 0 || n_seqs > l->most_seqs)
+        return err_set(e, ST_INPUT, "attention: %d sequences in a list of at most %d", n_seqs,
+                       l->most_seqs);
+    if (n_seqs > 0)
+        memcpy(l->seqs, seqs, (size_t)n_seqs * sizeof *l->seqs);
+    l->n_seqs = n_seqs;
+    return ST_OK;
+}
+
+void cpu_list_destroy(Backend *b, AttnList *l)
+{
+    (void)b;
+    if (!l)
+        return;
+    free(l->seqs);
+    free(l);
+}
 
 size_t cpu_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim, KvDtype dtype)
 {
@@ -177,7 +218,7 @@ static int attention_tasks(const AttnJob *job, const AttnSeq *s)
 }
 
 Status cpu_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
-                    const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e)
+                    const AttnList *list, const AttnSpec *spec, Err *e)
 {
     TRY(check_spec(spec, e));
     AttnJob job = {.b = b,
@@ -185,16 +226,16 @@ Status cpu_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_
                    .v = v,
                    .pool = pool,
                    .stride = stride,
-                   .seqs = seqs,
+                   .seqs = list->seqs,
                    .spec = spec,
                    .page_bytes =
                        cpu_kv_page_bytes(b, spec->n_kv_heads, spec->head_dim, spec->kv.dtype)};
-    run_sequences(&job, n_seqs, write_tasks, kv_write_task);
+    run_sequences(&job, list->n_seqs, write_tasks, kv_write_task);
     return ST_OK;
 }
 
 Status cpu_attention(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
-                     const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e)
+                     const AttnList *list, const AttnSpec *spec, Err *e)
 {
     TRY(check_spec(spec, e));
     AttnJob job = {.b = b,
@@ -202,10 +243,10 @@ Status cpu_attention(Backend *b, void *out, const void *q, int64_t stride, const
                    .q = q,
                    .pool_read = pool,
                    .stride = stride,
-                   .seqs = seqs,
+                   .seqs = list->seqs,
                    .spec = spec,
                    .page_bytes =
                        cpu_kv_page_bytes(b, spec->n_kv_heads, spec->head_dim, spec->kv.dtype)};
-    run_sequences(&job, n_seqs, attention_tasks, attention_task);
+    run_sequences(&job, list->n_seqs, attention_tasks, attention_task);
     return ST_OK;
 }

@@ -178,6 +178,11 @@ struct Weight {
     uint8_t *data;
 };
 
+struct AttnList {
+    AttnSeq *seqs; /* [most_seqs] */
+    int n_seqs, most_seqs;
+};
+
 /* backend_cpu.c */
 Status cpu_alloc(Backend *b, size_t bytes, const char *what, void **out, Err *e);
 void cpu_release(Backend *b, void *p);
@@ -250,16 +255,21 @@ Status cpu_matmul_float(Backend *b, float *y, const void *x, const Weight *w, co
 int cpu_block_panels(const Backend *b, int64_t n_panels, int64_t n_row_blocks, int most);
 
 /* ffn_cpu.c */
-size_t cpu_ffn_scratch_bytes(const Backend *b, int n_pairs, int64_t inter);
+size_t cpu_ffn_scratch_bytes(const Backend *b, int max_pairs, int64_t inter);
 Status cpu_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
-               const int32_t *first, int n_experts, const FfnSpec *spec, void *scratch, Err *e);
+               const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,
+               void *scratch, Err *e);
 
 /* attention_cpu.c */
+Status cpu_list_create(Backend *b, int max_rows, int max_seqs, int max_pages, AttnList **out,
+                       Err *e);
+Status cpu_list_set(Backend *b, AttnList *l, const AttnSeq *seqs, int n_seqs, int n_padded, Err *e);
+void cpu_list_destroy(Backend *b, AttnList *l);
 size_t cpu_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim, KvDtype dtype);
 Status cpu_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
-                    const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+                    const AttnList *list, const AttnSpec *spec, Err *e);
 Status cpu_attention(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
-                     const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+                     const AttnList *list, const AttnSpec *spec, Err *e);
 /* Values from a head's value row to the next: whole panels, so that kernels need no masks. */
 static inline int cpu_value_stride(int head_dim)
 {
@@ -284,35 +294,38 @@ void cpu_kv_store_value(uint8_t *values, const uint8_t *code, const AttnSpec *sp
 /* latent_cpu.c */
 size_t cpu_latent_page_bytes(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);
 Status cpu_latent_write(Backend *b, void *pool, const void *rows, int64_t stride,
-                        const AttnSeq *seqs, int n_seqs, const LatentSpec *spec, Err *e);
+                        const AttnList *list, const LatentSpec *spec, Err *e);
 size_t cpu_latent_scratch_bytes(const Backend *b, int n_rows, const LatentSpec *spec);
 Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *pool,
-                            const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,
-                            const LatentWeights *w, LatentForm form, void *scratch, Err *e);
+                            const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
+                            LatentForm form, void *scratch, Err *e);
 
 /* route_cpu.c */
-Status cpu_route(Backend *b, int32_t *expert, float *weight, const float *logits,
-                 const float *correction, int n, const RouterSpec *spec, Err *e);
+Status cpu_route(Backend *b, int32_t *expert, float *weight, uint64_t *load, const float *logits,
+                 const float *correction, int n, const int32_t *live, const RouterSpec *spec,
+                 Err *e);
 
 /* rows_cpu.c */
-Status cpu_embed(Backend *b, void *y, const Weight *table, const int32_t *ids, int n, float scale,
+Status cpu_embed(Backend *b, float *h, const Weight *table, const int32_t *ids, int n, float scale,
                  Err *e);
+Status cpu_add_norm(Backend *b, void *y, float *h, const void *delta, float scale,
+                    const float *weight, int n, int width, float eps, NormKind kind, Err *e);
 Status cpu_norm(Backend *b, void *y, const void *x, const float *weight, int n_rows, int n_groups,
                 int width, int64_t stride, float eps, NormKind kind, Err *e);
 Status cpu_rope(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
                 const int32_t *position, const RopeSpec *rope, Err *e);
 Status cpu_combine(Backend *b, void *y, const void *rows, const int32_t *slot, const float *weight,
-                   int n, int top_k, int width, Err *e);
+                   const void *plus, int n, int top_k, int width, Err *e);
 Status cpu_gate_rows(Backend *b, void *y, const void *gate, int n, int width, Err *e);
 Status cpu_clamp(Backend *b, void *x, int n_rows, int64_t stride, int width, float limit, Err *e);
-Status cpu_add(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e);
 Status cpu_round_rows(Backend *b, void *y, int64_t y_stride, const void *x, int64_t x_stride, int n,
                       int width, const RowFormat *format, Err *e);
 Status cpu_encode_rows(Backend *b, void *coded, const void *x, int n, int width,
                        const RowFormat *format, Err *e);
 Status cpu_decode_rows(Backend *b, void *x, const void *coded, int n, int width,
                        const RowFormat *format, Err *e);
-Status cpu_gather(Backend *b, void *y, const void *x, const int32_t *row, int n, int width, Err *e);
+Status cpu_gather(Backend *b, void *y, const void *x, const int32_t *row, int n, size_t row_bytes,
+                  Err *e);
 
 /* The group g with first[g] <= task < first[g+1], among n groups. */
 int cpu_find_group(const int *first, int n, int task);

@@ -145,19 +145,22 @@ static Status run_pass(FfnJob *job, int64_t n_panels, int most_panels, int64_t v
     return ST_OK;
 }
 
-size_t cpu_ffn_scratch_bytes(const Backend *b, int n_pairs, int64_t inter)
+size_t cpu_ffn_scratch_bytes(const Backend *b, int max_pairs, int64_t inter)
 {
     (void)b;
-    return (size_t)n_pairs * (size_t)inter * sizeof(float);
+    return (size_t)max_pairs * (size_t)inter * sizeof(float);
 }
 
 Status cpu_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
-               const int32_t *first, int n_experts, const FfnSpec *spec, void *scratch, Err *e)
+               const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,
+               void *scratch, Err *e)
 {
+    const int32_t all[2] = {0, max_pairs};
     bool gated = spec->act.kind != ACT_RELU2;
     assert(spec->w13->n_parts == (gated ? 2 : 1) && spec->w13->cols == spec->hidden &&
            spec->w13->part[0].rows == spec->inter && spec->w2->cols == spec->inter &&
            n_experts <= spec->w13->n_mats && n_experts <= spec->w2->n_mats);
+    first = first ? first : all;
     if (n_experts > MAX_GROUPS)
         return err_set(e, ST_INPUT, "%s: %d experts on one rank, at most %d", spec->w13->name,
                        n_experts, MAX_GROUPS);
@@ -170,12 +173,11 @@ Status cpu_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32
                   .spec = spec,
                   .inner = scratch,
                   .n_experts = n_experts};
-    int64_t values = (int64_t)(first[n_experts] - first[0]) * spec->hidden * spec->inter;
+    int64_t values = (int64_t)first[n_experts] * spec->hidden * spec->inter;
     TRY(run_pass(&job, spec->w13->part[0].n_panels, gated ? MAX_BLOCK_PANELS / 2 : MAX_BLOCK_PANELS,
                  values, gated ? gate_up_task : up_task, e));
     if (spec->inner.scheme != ROWS_AS_THEY_ARE) {
-        float *rows = job.inner + first[0] * spec->inter;
-        TRY(cpu_round_rows(b, rows, spec->inter, rows, spec->inter, first[n_experts] - first[0],
+        TRY(cpu_round_rows(b, scratch, spec->inter, scratch, spec->inter, first[n_experts],
                            (int)spec->inter, &spec->inner, e));
     }
     return run_pass(&job, spec->w2->part[0].n_panels, MAX_BLOCK_PANELS, values, down_task, e);

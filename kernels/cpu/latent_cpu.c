@@ -93,7 +93,7 @@ static void write_task(void *ctx, int task, int thread)
 }
 
 Status cpu_latent_write(Backend *b, void *pool, const void *rows, int64_t stride,
-                        const AttnSeq *seqs, int n_seqs, const LatentSpec *spec, Err *e)
+                        const AttnList *list, const LatentSpec *spec, Err *e)
 {
     int width = spec->latent_dim + spec->rope_dim;
     if (width < 1)
@@ -106,9 +106,9 @@ Status cpu_latent_write(Backend *b, void *pool, const void *rows, int64_t stride
                     .spec = spec,
                     .page_bytes =
                         cpu_latent_page_bytes(b, spec->latent_dim, spec->rope_dim, spec->kv.dtype)};
-    for (int from = 0; from < n_seqs; from += job.n_seqs) {
-        job.seqs = seqs + from;
-        job.n_seqs = n_seqs - from < MAX_GROUPS ? n_seqs - from : MAX_GROUPS;
+    for (int from = 0; from < list->n_seqs; from += job.n_seqs) {
+        job.seqs = list->seqs + from;
+        job.n_seqs = list->n_seqs - from < MAX_GROUPS ? list->n_seqs - from : MAX_GROUPS;
         int *first = b->task_first;
         int64_t n_rows = 0;
         first[0] = 0;
@@ -181,8 +181,8 @@ static Status check(const LatentSpec *s, const LatentWeights *w, Err *e)
 }
 
 Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *pool,
-                            const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,
-                            const LatentWeights *w, LatentForm form, void *scratch, Err *e)
+                            const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
+                            LatentForm form, void *scratch, Err *e)
 {
     TRY(check(spec, w, e));
     TRY(check_format(&spec->kv, e));
@@ -193,8 +193,8 @@ Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *po
         .out = out,
         .q = q,
         .pool = pool,
-        .seqs = seqs,
-        .n_seqs = n_seqs,
+        .seqs = list->seqs,
+        .n_seqs = list->n_seqs,
         .spec = spec,
         .w = w,
         .q_stride = (int64_t)spec->n_heads * latent_query_dim(spec),
@@ -202,8 +202,8 @@ Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *po
         .page_stride = whole_panels(latent + spec->rope_dim),
         .rope_at = latent,
         .page_bytes = cpu_latent_page_bytes(b, spec->latent_dim, spec->rope_dim, spec->kv.dtype)};
-    for (int i = 0; i < n_seqs; i++)
-        job.n_rows += seqs[i].n_rows;
+    for (int i = 0; i < list->n_seqs; i++)
+        job.n_rows += list->seqs[i].n_rows;
     if (job.n_rows == 0)
         return ST_OK;
     Layout l = layout_of(job.n_rows, spec);

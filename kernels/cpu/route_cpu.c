@@ -170,10 +170,17 @@ static Status check_spec(const RouterSpec *spec, Err *e)
     return ST_OK;
 }
 
-Status cpu_route(Backend *b, int32_t *expert, float *weight, const float *logits,
-                 const float *correction, int n, const RouterSpec *spec, Err *e)
+Status cpu_route(Backend *b, int32_t *expert, float *weight, uint64_t *load, const float *logits,
+                 const float *correction, int n, const int32_t *live, const RouterSpec *spec,
+                 Err *e)
 {
     TRY(check_spec(spec, e));
+    for (int64_t i = live && *live < n ? (int64_t)*live * spec->top_k : (int64_t)n * spec->top_k;
+         i < (int64_t)n * spec->top_k; i++) {
+        expert[i] = -1;
+        weight[i] = 0;
+    }
+    n = live && *live < n ? *live : n;
     RouteJob job = {.b = b,
                     .expert = expert,
                     .weight = weight,
@@ -191,5 +198,7 @@ Status cpu_route(Backend *b, int32_t *expert, float *weight, const float *logits
                        "row %d: the router has no weights: a logit is not a finite number, or "
                        "all scores are 0",
                        job.bad_row);
+    for (int64_t i = 0; i < (int64_t)n * spec->top_k; i++)
+        load[expert[i]]++;
     return ST_OK;
 }

@@ -8,18 +8,19 @@ typedef struct RowsJob {
     Backend *b;
     int n, rows_per_task;
     void (*row)(const struct RowsJob *job, int row);
-    float *y;
+    float *y, *sum;
     const float *x, *weight;
     const int32_t *index; /* ids, positions, slots or rows */
     int64_t width, stride;
     int n_groups, top_k;
-    float scale; /* or eps, or a limit */
+    float scale, eps;   /* scale: or a limit */
+    const float *delta; /* or plus */
     NormKind kind;
     const Weight *table;
     const RopeSpec *rope;
     const RowFormat *format;
     int64_t x_stride;
-    uint8_t *coded; /* rows of coded_bytes */
+    uint8_t *coded; /* rows of coded_bytes, of codes or of any kind */
     const uint8_t *coded_in;
     int64_t coded_bytes;
 } RowsJob;
@@ -53,12 +54,12 @@ static void embed_row(const RowsJob *job, int row)
             y[i] *= job->scale;
 }
 
-Status cpu_embed(Backend *b, void *y, const Weight *table, const int32_t *ids, int n, float scale,
+Status cpu_embed(Backend *b, float *h, const Weight *table, const int32_t *ids, int n, float scale,
                  Err *e)
 {
     (void)e;
     RowsJob job = {
-        .b = b, .n = n, .row = embed_row, .y = y, .table = table, .index = ids, .scale = scale};
+        .b = b, .n = n, .row = embed_row, .y = h, .table = table, .index = ids, .scale = scale};
     return run_rows(&job, table->cols);
 }
 
@@ -66,8 +67,8 @@ static void norm_groups(const RowsJob *job, int row)
 {
     for (int g = 0; g < job->n_groups; g++) {
         int64_t at = row * job->stride + g * job->width;
-        job->b->kernels->norm_row(job->y + at, job->x + at, job->weight, (int)job->width,
-                                  job->scale, job->kind);
+        job->b->kernels->norm_row(job->y + at, job->x + at, job->weight, (int)job->width, job->eps,
+                                  job->kind);
     }
 }
 
@@ -84,9 +85,36 @@ Status cpu_norm(Backend *b, void *y, const void *x, const float *weight, int n_r
                    .n_groups = n_groups,
                    .width = width,
                    .stride = stride,
-                   .scale = eps,
+                   .eps = eps,
                    .kind = kind};
     return run_rows(&job, (int64_t)n_groups * width);
+}
+
+static void add_norm_row(const RowsJob *job, int row)
+{
+    int64_t at = row * job->width;
+    if (job->delta)
+        job->b->kernels->add(job->sum + at, job->delta + at, job->scale, job->width);
+    job->b->kernels->norm_row(job->y + at, job->sum + at, job->weight, (int)job->width, job->eps,
+                              job->kind);
+}
+
+Status cpu_add_norm(Backend *b, void *y, float *h, const void *delta, float scale,
+                    const float *weight, int n, int width, float eps, NormKind kind, Err *e)
+{
+    (void)e;
+    RowsJob job = {.b = b,
+                   .n = n,
+                   .row = add_norm_row,
+                   .y = y,
+                   .sum = h,
+                   .delta = delta,
+                   .scale = scale,
+                   .weight = weight,
+                   .width = width,
+                   .eps = eps,
+                   .kind = kind};
+    return run_rows(&job, 2 * (int64_t)width);
 }
 
 static void rope_heads(const RowsJob *job, int row)
@@ -117,10 +145,13 @@ static void combine_slots(const RowsJob *job, int row)
     int64_t at = (int64_t)row * job->top_k;
     job->b->kernels->combine_row(job->y + row * job->width, job->x, job->index + at,
                                  job->weight + at, job->top_k, job->width);
+    if (job->delta)
+        job->b->kernels->add(job->y + row * job->width, job->delta + row * job->width, 1.0f,
+                             job->width);
 }
 
 Status cpu_combine(Backend *b, void *y, const void *rows, const int32_t *slot, const float *weight,
-                   int n, int top_k, int width, Err *e)
+                   const void *plus, int n, int top_k, int width, Err *e)
 {
     (void)e;
     RowsJob job = {.b = b,
@@ -130,6 +161,7 @@ Status cpu_combine(Backend *b, void *y, const void *rows, const int32_t *slot, c
                    .x = rows,
                    .index = slot,
                    .weight = weight,
+                   .delta = plus,
                    .top_k = top_k,
                    .width = width};
     return run_rows(&job, (int64_t)top_k * width);
@@ -137,15 +169,22 @@ Status cpu_combine(Backend *b, void *y, const void *rows, const int32_t *slot, c
 
 static void gather_row(const RowsJob *job, int row)
 {
-    memcpy(job->y + row * job->width, job->x + job->index[row] * job->width,
-           (size_t)job->width * sizeof *job->y);
+    memcpy(job->coded + row * job->coded_bytes, job->coded_in + job->index[row] * job->coded_bytes,
+           (size_t)job->coded_bytes);
 }
 
-Status cpu_gather(Backend *b, void *y, const void *x, const int32_t *row, int n, int width, Err *e)
+Status cpu_gather(Backend *b, void *y, const void *x, const int32_t *row, int n, size_t row_bytes,
+                  Err *e)
 {
     (void)e;
-    RowsJob job = {.b = b, .n = n, .row = gather_row, .y = y, .x = x, .index = row, .width = width};
-    return run_rows(&job, width);
+    RowsJob job = {.b = b,
+                   .n = n,
+                   .row = gather_row,
+                   .coded = y,
+                   .coded_in = x,
+                   .index = row,
+                   .coded_bytes = (int64_t)row_bytes};
+    return run_rows(&job, job.coded_bytes / (int64_t)sizeof(float));
 }
 
 static void gate_one(const RowsJob *job, int row)
@@ -176,28 +215,6 @@ Status cpu_clamp(Backend *b, void *x, int n_rows, int64_t stride, int width, flo
                    .stride = stride,
                    .scale = limit};
     return run_rows(&job, width);
-}
-
-enum { ADD_RUN = 16384 }; /* values per task of add */
-
-static void add_run(const RowsJob *job, int run)
-{
-    int64_t from = (int64_t)run * ADD_RUN,
-            n = job->width - from < ADD_RUN ? job->width - from : ADD_RUN;
-    job->b->kernels->add(job->y + from, job->x + from, job->scale, n);
-}
-
-Status cpu_add(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e)
-{
-    (void)e;
-    RowsJob job = {.b = b,
-                   .n = (int)((n + ADD_RUN - 1) / ADD_RUN),
-                   .row = add_run,
-                   .y = h,
-                   .x = y,
-                   .width = n,
-                   .scale = scale};
-    return run_rows(&job, ADD_RUN);
 }
 
 static Status check_format(const RowFormat *format, int width, Err *e)

@@ -66,7 +66,7 @@ typedef struct CudaGemm { /* y[r, :] = W[mat] x[r, :] + bias[mat] */
 } CudaGemm;
 
 typedef struct CudaRow { /* a row of a step, of one sequence */
-    int32_t row, pos;    /* where it lies among the rows, its position */
+    int32_t row, pos;    /* where it lies among the rows, its position; -1: padding */
     int32_t pages;       /* where its sequence's page numbers begin in the list */
 } CudaRow;
 
@@ -114,20 +114,28 @@ typedef struct CudaApi {
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream); /* behind what is queued */
     int (*event_wait)(void *event);                 /* the host waits; at once if never recorded */
+    /* What is queued on the stream in between becomes a graph. On failure *graph is NULL. */
+    int (*capture_begin)(void *stream);
+    int (*capture_end)(void *stream, void **graph);
+    int (*graph_launch)(void *graph, void *stream);
+    int (*graph_destroy)(void *graph);
 
-    int (*embed)(void *y, const void *table, const int32_t *ids, int n, int64_t cols, float scale,
+    int (*embed)(float *h, const void *table, const int32_t *ids, int n, int64_t cols, float scale,
                  void *stream);
+    int (*add_norm)(void *y, float *h, const void *delta, float scale, const float *weight, int n,
+                    int width, float eps, NormKind kind, void *stream);
     int (*norm)(void *y, const void *x, const float *weight, int n_rows, int n_groups, int width,
                 int64_t stride, float eps, NormKind kind, void *stream);
     int (*rope)(void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
                 const int32_t *position, const RopeSpec *rope, void *stream);
-    int (*combine)(void *y, const void *rows, const int32_t *slot, const float *weight, int n,
-                   int top_k, int width, void *stream);
+    int (*combine)(void *y, const void *rows, const int32_t *slot, const float *weight,
+                   const void *plus, int n, int top_k, int width, void *stream);
     int (*gate_rows)(void *y, const void *gate, int n, int width, void *stream);
     int (*clamp)(void *x, int n_rows, int64_t stride, int width, float limit, void *stream);
-    int (*add)(void *h, const void *y, float scale, int64_t n, void *stream);
-    int (*gather)(void *y, const void *x, const int32_t *row, int n, int width, void *stream);
-    /* y[r * y_stride + h * y_head + i] = x[row[r] * x_stride + h * x_head + i], i < width */
+    int (*gather)(void *y, const void *x, const int32_t *row, int n, int64_t row_bytes,
+                  void *stream);
+    /* y[r * y_stride + h * y_head + i] = x[row[r] * x_stride + h * x_head + i], i < width; row NULL:
+     * r */
     int (*copy_lanes)(void *y, int64_t y_stride, int64_t y_head, const void *x, int64_t x_stride,
                       int64_t x_head, const int32_t *row, int n, int n_heads, int width,
                       void *stream);
@@ -135,32 +143,37 @@ typedef struct CudaApi {
     int (*code_rows)(void *y, int64_t y_stride, const void *x, int64_t x_stride, void *coded,
                      int64_t coded_bytes, int n, int width, const RowFormat *format, void *stream);
     int (*gemm)(const CudaGemm *g, void *stream);
+    /* Cuts every expert's pairs into tiles; the rest of the n_tiles are empty. */
+    int (*tiles)(CudaTile *tiles, int n_tiles, const int32_t *first, int n_experts, void *stream);
     int (*write_keys)(const CudaCache *c, const void *k, const void *v, int64_t stride, int dim,
                       void *stream);
     int (*write_latents)(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,
                          int rope_dim, void *stream);
     int (*attention)(const CudaAttention *a, void *stream);
-    /* logits float32. *bad becomes the lowest row without weights, or n or more. */
-    int (*route)(int32_t *expert, float *weight, int32_t *bad, const float *logits,
-                 const float *correction, int n, const RouterSpec *spec, void *stream);
+    /* *bad becomes the lowest row without weights, where it was higher. */
+    int (*route)(int32_t *expert, float *weight, uint64_t *load, int32_t *bad, const float *logits,
+                 const float *correction, int n, const int32_t *live, const RouterSpec *spec,
+                 void *stream);
 } CudaApi;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 /* Of the .cu files, for the table in memory.cu. */
-int cuda_embed_launch(void *y, const void *table, const int32_t *ids, int n, int64_t cols,
+int cuda_embed_launch(float *h, const void *table, const int32_t *ids, int n, int64_t cols,
                       float scale, void *stream);
+int cuda_add_norm_launch(void *y, float *h, const void *delta, float scale, const float *weight,
+                         int n, int width, float eps, NormKind kind, void *stream);
 int cuda_norm_launch(void *y, const void *x, const float *weight, int n_rows, int n_groups,
                      int width, int64_t stride, float eps, NormKind kind, void *stream);
 int cuda_rope_launch(void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
                      const int32_t *position, const RopeSpec *rope, void *stream);
-int cuda_combine_launch(void *y, const void *rows, const int32_t *slot, const float *weight, int n,
-                        int top_k, int width, void *stream);
+int cuda_combine_launch(void *y, const void *rows, const int32_t *slot, const float *weight,
+                        const void *plus, int n, int top_k, int width, void *stream);
 int cuda_gate_rows_launch(void *y, const void *gate, int n, int width, void *stream);
 int cuda_clamp_launch(void *x, int n_rows, int64_t stride, int width, float limit, void *stream);
-int cuda_add_launch(void *h, const void *y, float scale, int64_t n, void *stream);
-int cuda_gather_launch(void *y, const void *x, const int32_t *row, int n, int width, void *stream);
+int cuda_gather_launch(void *y, const void *x, const int32_t *row, int n, int64_t row_bytes,
+                       void *stream);
 int cuda_copy_lanes_launch(void *y, int64_t y_stride, int64_t y_head, const void *x,
                            int64_t x_stride, int64_t x_head, const int32_t *row, int n, int n_heads,
                            int width, void *stream);
@@ -168,13 +181,16 @@ int cuda_code_rows_launch(void *y, int64_t y_stride, const void *x, int64_t x_st
                           int64_t coded_bytes, int n, int width, const RowFormat *format,
                           void *stream);
 int cuda_gemm_launch(const CudaGemm *g, void *stream);
+int cuda_tiles_launch(CudaTile *tiles, int n_tiles, const int32_t *first, int n_experts,
+                      void *stream);
 int cuda_write_keys_launch(const CudaCache *c, const void *k, const void *v, int64_t stride,
                            int dim, void *stream);
 int cuda_write_latents_launch(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,
                               int rope_dim, void *stream);
 int cuda_attention_launch(const CudaAttention *a, void *stream);
-int cuda_route_launch(int32_t *expert, float *weight, int32_t *bad, const float *logits,
-                      const float *correction, int n, const RouterSpec *spec, void *stream);
+int cuda_route_launch(int32_t *expert, float *weight, uint64_t *load, int32_t *bad,
+                      const float *logits, const float *correction, int n, const int32_t *live,
+                      const RouterSpec *spec, void *stream);
 extern const CudaApi cuda_api;
 #ifdef __cplusplus
 }

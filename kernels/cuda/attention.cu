@@ -64,6 +64,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(const __grid_constan
     int kv_head = blockIdx.y / runs, first = (int)(blockIdx.y % runs) * HEADS;
     int n = per_kv - first < HEADS ? per_kv - first : HEADS, head = kv_head * per_kv + first;
     CudaRow row = c.rows[blockIdx.x];
+    if (row.pos < 0)
+        return;
     int64_t at = a.by_row ? row.row : (int)blockIdx.x;
     const int32_t *pages = c.pages + row.pages;
 
@@ -190,7 +192,7 @@ __global__ void write_keys_kernel(const __grid_constant__ CudaCache c, const bf1
                                   int64_t stride, int dim)
 {
     CudaRow row = c.rows[blockIdx.x];
-    int page = c.pages[row.pages + row.pos / KV_PAGE];
+    int page = row.pos < 0 ? -1 : c.pages[row.pages + row.pos / KV_PAGE];
     if (page < 0)
         return;
     for (int i = threadIdx.x; i < c.n_kv_heads * c.lanes; i += blockDim.x) {
@@ -207,7 +209,7 @@ __global__ void write_latents_kernel(const __grid_constant__ CudaCache c, const 
                                      int64_t stride, int latent_dim, int rope_dim)
 {
     CudaRow row = c.rows[blockIdx.x];
-    int page = c.pages[row.pages + row.pos / KV_PAGE];
+    int page = row.pos < 0 ? -1 : c.pages[row.pages + row.pos / KV_PAGE];
     if (page < 0)
         return;
     const bf16 *from = rows + row.row * stride;

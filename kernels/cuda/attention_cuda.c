@@ -6,6 +6,7 @@
  * arithmetic in long prompts only. */
 #include "kernels/cuda/cuda.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { LANE_UNIT = 16, MOST_HEAD = 256, MOST_LATENT = 512, MOST_LANES = 1024 };
@@ -30,40 +31,97 @@ static Status check_kv(const KvFormat *kv, Err *e)
     return ST_OK;
 }
 
-/* The rows and page numbers of sequences; *row_of, where it is asked for, where the rows lie. */
-static Status send_rows(Backend *b, const AttnSeq *seqs, int n_seqs, CudaCache *c,
-                        const int32_t **row_of, Err *e)
+/* --- lists --- */
+
+Status cuda_list_create(Backend *b, int max_rows, int max_seqs, int max_pages, AttnList **out,
+                        Err *e)
 {
-    size_t n_rows = 0, n_pages = 0;
+    Status st;
+    void *rows = NULL, *row_of = NULL, *pages = NULL;
+    AttnList *l = calloc(1, sizeof *l);
+    if (!l)
+        return err_set(e, ST_MEMORY, "out of memory for a list of %d rows", max_rows);
+    l->max_rows = max_rows > 0 ? max_rows : 1;
+    l->max_seqs = max_seqs > 0 ? max_seqs : 1;
+    l->max_pages = max_pages > 0 ? max_pages : 1;
+    TRY_GOTO(cuda_alloc(b, (size_t)l->max_rows * sizeof *l->rows, "rows of a step", &rows, e));
+    l->rows = rows;
+    TRY_GOTO(cuda_alloc(b, (size_t)l->max_rows * sizeof *l->row_of, "rows of a step", &row_of, e));
+    l->row_of = row_of;
+    TRY_GOTO(cuda_alloc(b, (size_t)l->max_seqs * (size_t)l->max_pages * sizeof *l->pages,
+                        "pages of a step", &pages, e));
+    l->pages = pages;
+    *out = l;
+    return ST_OK;
+fail:
+    cuda_list_destroy(b, l);
+    return st;
+}
+
+void cuda_list_destroy(Backend *b, AttnList *l)
+{
+    if (!l)
+        return;
+    cuda_release(b, l->rows);
+    cuda_release(b, l->row_of);
+    cuda_release(b, l->pages);
+    free(l);
+}
+
+static Status check_seqs(const AttnList *l, const AttnSeq *seqs, int n_seqs, int n_padded, Err *e)
+{
+    int64_t n_rows = 0;
     for (int i = 0; i < n_seqs; i++) {
-        n_rows += (size_t)seqs[i].n_rows;
-        n_pages += (size_t)(seqs[i].pos + seqs[i].n_rows + KV_PAGE - 1) / KV_PAGE;
+        n_rows += seqs[i].n_rows;
+        if ((seqs[i].pos + seqs[i].n_rows + KV_PAGE - 1) / KV_PAGE > l->max_pages)
+            return err_set(e, ST_INPUT, "attention: position %d is past %d pages",
+                           seqs[i].pos + seqs[i].n_rows - 1, l->max_pages);
     }
-    size_t row_bytes = n_rows * sizeof(CudaRow), list_bytes = n_rows * sizeof(int32_t),
-           bytes = row_bytes + list_bytes + n_pages * sizeof(int32_t);
-    void *host, *dev;
-    TRY(cuda_ring_take(b, bytes, &host, &dev, e));
-    CudaRow *row = host;
-    int32_t *list = (int32_t *)(void *)((char *)host + row_bytes), *page = list + n_rows;
-    int at = 0;
+    if (n_seqs < 0 || n_seqs > l->max_seqs || n_rows > l->max_rows || n_padded > l->max_rows)
+        return err_set(e, ST_INPUT,
+                       "attention: %d sequences of %lld rows in a list of at most %d and %d",
+                       n_seqs, (long long)n_rows, l->max_seqs, l->max_rows);
+    return ST_OK;
+}
+
+Status cuda_list_set(Backend *b, AttnList *l, const AttnSeq *seqs, int n_seqs, int n_padded, Err *e)
+{
+    void *rows, *row_of, *pages;
+    int n = 0, at = 0;
+    TRY(check_seqs(l, seqs, n_seqs, n_padded, e));
+    TRY(cuda_ring_reserve(b,
+                          (size_t)l->max_rows * (sizeof *l->rows + sizeof *l->row_of) +
+                              (size_t)n_seqs * (size_t)l->max_pages * sizeof *l->pages,
+                          3, e));
+    TRY(cuda_ring_take(b, (size_t)l->max_rows * sizeof *l->rows, &rows, e));
+    TRY(cuda_ring_take(b, (size_t)l->max_rows * sizeof *l->row_of, &row_of, e));
+    TRY(cuda_ring_take(b, (size_t)n_seqs * (size_t)l->max_pages * sizeof *l->pages, &pages, e));
     for (int i = 0; i < n_seqs; i++) {
         const AttnSeq *s = &seqs[i];
-        int n = (s->pos + s->n_rows + KV_PAGE - 1) / KV_PAGE;
-        for (int r = 0; r < s->n_rows; r++) {
-            *row++ = (CudaRow){s->row + r, s->pos + r, at};
-            *list++ = s->row + r;
+        int held = (s->pos + s->n_rows + KV_PAGE - 1) / KV_PAGE;
+        for (int r = 0; r < s->n_rows; r++, n++) {
+            ((CudaRow *)rows)[n] = (CudaRow){s->row + r, s->pos + r, at};
+            ((int32_t *)row_of)[n] = s->row + r;
         }
-        if (n > 0)
-            memcpy(page + at, s->pages, (size_t)n * sizeof *page);
-        at += n;
+        if (held > 0)
+            memcpy((int32_t *)pages + at, s->pages, (size_t)held * sizeof *l->pages);
+        at += held;
     }
-    c->rows = dev;
-    const int32_t *list_dev = (const int32_t *)(const void *)((const char *)dev + row_bytes);
-    c->pages = list_dev + n_rows;
-    if (row_of)
-        *row_of = list_dev;
-    c->n_rows = (int)n_rows;
-    return cuda_ring_send(b, host, dev, bytes, e);
+    for (; n < n_padded; n++) {
+        ((CudaRow *)rows)[n] = (CudaRow){n, -1, 0};
+        ((int32_t *)row_of)[n] = n;
+    }
+    l->n_rows = n;
+    TRY(cuda_ring_send(b, l->rows, rows, (size_t)n * sizeof *l->rows, e));
+    TRY(cuda_ring_send(b, l->row_of, row_of, (size_t)n * sizeof *l->row_of, e));
+    return cuda_ring_send(b, l->pages, pages, (size_t)at * sizeof *l->pages, e);
+}
+
+static void use_list(CudaCache *c, const AttnList *l)
+{
+    c->rows = l->rows;
+    c->pages = l->pages;
+    c->n_rows = l->n_rows;
 }
 
 /* --- heads --- */
@@ -96,17 +154,17 @@ static Status check_heads(const AttnSpec *s, Err *e)
 }
 
 Status cuda_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
-                     const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e)
+                     const AttnList *list, const AttnSpec *spec, Err *e)
 {
     TRY(check_heads(spec, e));
     CudaCache c = head_cache(pool, spec->n_kv_heads, spec->head_dim, &spec->kv);
-    TRY(send_rows(b, seqs, n_seqs, &c, NULL, e));
+    use_list(&c, list);
     return cuda_status(b, b->api->write_keys(&c, k, v, stride, spec->head_dim, b->stream),
                        "kv_write", e);
 }
 
 Status cuda_attention(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
-                      const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e)
+                      const AttnList *list, const AttnSpec *spec, Err *e)
 {
     TRY(check_heads(spec, e));
     CudaAttention a = {.cache = head_cache(pool, spec->n_kv_heads, spec->head_dim, &spec->kv),
@@ -121,7 +179,7 @@ Status cuda_attention(Backend *b, void *out, const void *q, int64_t stride, cons
                        .window = spec->window,
                        .scale = spec->scale,
                        .sinks = spec->sinks};
-    TRY(send_rows(b, seqs, n_seqs, &a.cache, NULL, e));
+    use_list(&a.cache, list);
     return cuda_status(b, b->api->attention(&a, b->stream), "attention", e);
 }
 
@@ -157,11 +215,11 @@ static Status check_latents(const LatentSpec *s, Err *e)
 }
 
 Status cuda_latent_write(Backend *b, void *pool, const void *rows, int64_t stride,
-                         const AttnSeq *seqs, int n_seqs, const LatentSpec *spec, Err *e)
+                         const AttnList *list, const LatentSpec *spec, Err *e)
 {
     TRY(check_latents(spec, e));
     CudaCache c = latent_cache(pool, spec->latent_dim, spec->rope_dim, &spec->kv);
-    TRY(send_rows(b, seqs, n_seqs, &c, NULL, e));
+    use_list(&c, list);
     return cuda_status(
         b, b->api->write_latents(&c, rows, stride, spec->latent_dim, spec->rope_dim, b->stream),
         "latent_write", e);
@@ -211,8 +269,8 @@ static Status check_bank(const Weight *w, const LatentSpec *s, int n_parts, int6
 }
 
 Status cuda_latent_attention(Backend *b, void *out, const void *q, const void *pool,
-                             const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,
-                             const LatentWeights *w, LatentForm form, void *scratch, Err *e)
+                             const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
+                             LatentForm form, void *scratch, Err *e)
 {
     (void)form;
     TRY(check_latents(spec, e));
@@ -227,8 +285,8 @@ Status cuda_latent_attention(Backend *b, void *out, const void *q, const void *p
                        .n_heads = spec->n_heads,
                        .out_dim = spec->latent_dim,
                        .scale = spec->scale};
-    const int32_t *rows;
-    TRY(send_rows(b, seqs, n_seqs, &a.cache, &rows, e));
+    const int32_t *rows = list->row_of;
+    use_list(&a.cache, list);
     int n = a.cache.n_rows, head = spec->nope_dim + spec->rope_dim;
     if (n == 0)
         return ST_OK;

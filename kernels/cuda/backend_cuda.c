@@ -10,6 +10,8 @@
 
 enum { RING_BYTES = 16 << 20, RING_ALIGN = 256 };
 
+static const int32_t no_row = INT32_MAX;
+
 Status cuda_status(const Backend *b, int code, const char *op, Err *e)
 {
     if (code == 0)
@@ -41,7 +43,6 @@ void cuda_release(Backend *b, void *p)
 
 static void ring_free(Backend *b, Ring *r)
 {
-    cuda_release(b, r->dev);
     if (r->host)
         (void)b->api->release_host(r->host);
     *r = (Ring){0};
@@ -49,13 +50,10 @@ static void ring_free(Backend *b, Ring *r)
 
 static Status ring_make(Backend *b, size_t bytes, Err *e)
 {
-    void *host = NULL, *dev = NULL;
+    void *host = NULL;
     ring_free(b, &b->ring);
     TRY(cuda_status(b, b->api->take_host(&host, bytes), "pinned memory for index arrays", e));
-    b->ring.host = host;
-    TRY(cuda_alloc(b, bytes, "index arrays", &dev, e));
-    b->ring.dev = dev;
-    b->ring.cap = bytes;
+    b->ring = (Ring){.host = host, .cap = bytes};
     return ST_OK;
 }
 
@@ -71,32 +69,29 @@ Status cuda_ring_reserve(Backend *b, size_t bytes, int n, Err *e)
     return most <= r->cap ? ST_OK : ring_make(b, 4 * most, e);
 }
 
-Status cuda_ring_take(Backend *b, size_t bytes, void **host, void **dev, Err *e)
+Status cuda_ring_take(Backend *b, size_t bytes, void **host, Err *e)
 {
     Ring *r = &b->ring;
-    size_t whole = (bytes + RING_ALIGN - 1) / RING_ALIGN * RING_ALIGN;
     TRY(cuda_ring_reserve(b, bytes, 1, e));
     *host = r->host + r->at;
-    *dev = r->dev + r->at;
-    r->at += whole;
+    r->at += (bytes + RING_ALIGN - 1) / RING_ALIGN * RING_ALIGN;
     return ST_OK;
 }
 
-Status cuda_ring_send(Backend *b, const void *host, void *dev, size_t bytes, Err *e)
+Status cuda_ring_send(Backend *b, void *dst, const void *host, size_t bytes, Err *e)
 {
     if (bytes == 0)
         return ST_OK;
-    return cuda_status(b, b->api->to_device(dev, host, bytes, b->stream), "index arrays", e);
+    return cuda_status(b, b->api->to_device(dst, host, bytes, b->stream), "index arrays", e);
 }
 
-Status cuda_ring_copy(Backend *b, const void *from, size_t bytes, const void **dev, Err *e)
+static Status stage(Backend *b, void *dst, const void *src_host, size_t bytes, Err *e)
 {
-    void *host, *there;
-    TRY(cuda_ring_take(b, bytes, &host, &there, e));
-    if (bytes)
-        memcpy(host, from, bytes);
-    *dev = there;
-    return cuda_ring_send(b, host, there, bytes, e);
+    void *host;
+    TRY(cuda_ring_take(b, bytes, &host, e));
+    if (bytes > 0)
+        memcpy(host, src_host, bytes);
+    return cuda_ring_send(b, dst, host, bytes, e);
 }
 
 /* --- the backend --- */
@@ -109,6 +104,7 @@ static void destroy(Backend *b)
         (void)b->api->wait(b->stream);
     ring_free(b, &b->ring);
     cuda_upload_destroy(b);
+    cuda_release(b, b->bad);
     if (b->stream)
         (void)b->api->close(b->stream);
     free(b);
@@ -143,6 +139,7 @@ static Status create(const BackendConfig *config, Backend **out, Err *e)
     const PluginInfo *plugin = NULL;
     int device = 0;
     Status st;
+    void *bad = NULL;
     TRY(usable(config->local_rank, &plugin, &device, e));
     Backend *b = calloc(1, sizeof *b);
     if (!b)
@@ -152,6 +149,9 @@ static Status create(const BackendConfig *config, Backend **out, Err *e)
     TRY_GOTO(cuda_status(b, b->api->open(device, &b->stream), "the GPU", e));
     TRY_GOTO(ring_make(b, RING_BYTES, e));
     TRY_GOTO(cuda_upload_create(b, e));
+    TRY_GOTO(cuda_alloc(b, sizeof *b->bad, "the router's flag", &bad, e));
+    b->bad = bad;
+    TRY_GOTO(stage(b, b->bad, &no_row, sizeof no_row, e));
     *out = b;
     return ST_OK;
 fail:
@@ -165,7 +165,7 @@ static size_t free_memory(const Backend *b)
     return b->api->memory(&free_bytes, &total) == 0 ? free_bytes : 0;
 }
 
-static Status wait_done(Backend *b, Err *e)
+static Status wait_stream(Backend *b, Err *e)
 {
     return cuda_status(b, b->api->wait(b->stream), "the GPU", e);
 }
@@ -178,19 +178,78 @@ static Status upload(Backend *b, void *dst, const void *src_host, size_t bytes, 
 static Status download(Backend *b, void *dst_host, const void *src, size_t bytes, Err *e)
 {
     TRY(cuda_status(b, b->api->to_host(dst_host, src, bytes, b->stream), "download", e));
-    return wait_done(b, e);
+    return wait_stream(b, e);
+}
+
+static Status wait_done(Backend *b, Err *e)
+{
+    void *host;
+    TRY(cuda_ring_take(b, sizeof *b->bad, &host, e));
+    TRY(download(b, host, b->bad, sizeof *b->bad, e));
+    int32_t bad = *(const int32_t *)host;
+    if (bad == no_row)
+        return ST_OK;
+    TRY(stage(b, b->bad, &no_row, sizeof no_row, e));
+    return err_set(e, ST_INPUT,
+                   "row %d: the router has no weights: a logit is not a finite number, or "
+                   "all scores are 0",
+                   (int)bad);
+}
+
+/* --- graphs --- */
+
+struct Graph {
+    void *ready;
+};
+
+static Status capture_begin(Backend *b, Err *e)
+{
+    return cuda_status(b, b->api->capture_begin(b->stream), "recording a graph", e);
+}
+
+static Status capture_end(Backend *b, Graph **out, Err *e)
+{
+    void *ready = NULL;
+    *out = NULL;
+    TRY(cuda_status(b, b->api->capture_end(b->stream, &ready), "recording a graph", e));
+    *out = malloc(sizeof **out);
+    if (!*out) {
+        (void)b->api->graph_destroy(ready);
+        return err_set(e, ST_MEMORY, "out of memory: a graph");
+    }
+    (*out)->ready = ready;
+    return ST_OK;
+}
+
+static Status graph_launch(Backend *b, Graph *g, Err *e)
+{
+    return cuda_status(b, b->api->graph_launch(g->ready, b->stream), "a graph", e);
+}
+
+static void graph_destroy(Backend *b, Graph *g)
+{
+    if (!g)
+        return;
+    (void)b->api->graph_destroy(g->ready);
+    free(g);
 }
 
 /* --- rows --- */
 
-static Status embed(Backend *b, void *y, const Weight *table, const int32_t *ids, int n,
+static Status embed(Backend *b, float *h, const Weight *table, const int32_t *ids, int n,
                     float scale, Err *e)
 {
-    const void *dev;
-    TRY(cuda_ring_copy(b, ids, (size_t)n * sizeof *ids, &dev, e));
     return cuda_status(
-        b, b->api->embed(y, table->part[0].codes, dev, n, table->cols, scale, b->stream), "embed",
+        b, b->api->embed(h, table->part[0].codes, ids, n, table->cols, scale, b->stream), "embed",
         e);
+}
+
+static Status add_norm(Backend *b, void *y, float *h, const void *delta, float scale,
+                       const float *weight, int n, int width, float eps, NormKind kind, Err *e)
+{
+    return cuda_status(b,
+                       b->api->add_norm(y, h, delta, scale, weight, n, width, eps, kind, b->stream),
+                       "add_norm", e);
 }
 
 static Status norm(Backend *b, void *y, const void *x, const float *weight, int n_rows,
@@ -219,13 +278,8 @@ static Status round_rows(Backend *b, void *y, int64_t y_stride, const void *x, i
             "round_rows", e);
     if (x == y && x_stride == y_stride)
         return ST_OK;
-    void *host, *dev;
-    TRY(cuda_ring_take(b, (size_t)n * sizeof(int32_t), &host, &dev, e));
-    for (int i = 0; i < n; i++)
-        ((int32_t *)host)[i] = i;
-    TRY(cuda_ring_send(b, host, dev, (size_t)n * sizeof(int32_t), e));
     return cuda_status(
-        b, b->api->copy_lanes(y, y_stride, 0, x, x_stride, 0, dev, n, 1, width, b->stream),
+        b, b->api->copy_lanes(y, y_stride, 0, x, x_stride, 0, NULL, n, 1, width, b->stream),
         "round_rows", e);
 }
 
@@ -262,22 +316,15 @@ static Status decode_rows(Backend *b, void *x, const void *coded, int n, int wid
 static Status rope(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
                    const int32_t *position, const RopeSpec *spec, Err *e)
 {
-    const void *dev;
-    TRY(cuda_ring_copy(b, position, (size_t)n_rows * sizeof *position, &dev, e));
-    return cuda_status(b, b->api->rope(x, n_rows, stride, n_heads, head_dim, dev, spec, b->stream),
-                       "rope", e);
+    return cuda_status(
+        b, b->api->rope(x, n_rows, stride, n_heads, head_dim, position, spec, b->stream), "rope",
+        e);
 }
 
 static Status combine(Backend *b, void *y, const void *rows, const int32_t *slot,
-                      const float *weight, int n, int top_k, int width, Err *e)
+                      const float *weight, const void *plus, int n, int top_k, int width, Err *e)
 {
-    const void *slot_dev, *weight_dev;
-    size_t pairs = (size_t)n * (size_t)top_k;
-    TRY(cuda_ring_reserve(b, pairs * (sizeof *slot + sizeof *weight), 2, e));
-    TRY(cuda_ring_copy(b, slot, pairs * sizeof *slot, &slot_dev, e));
-    TRY(cuda_ring_copy(b, weight, pairs * sizeof *weight, &weight_dev, e));
-    return cuda_status(b,
-                       b->api->combine(y, rows, slot_dev, weight_dev, n, top_k, width, b->stream),
+    return cuda_status(b, b->api->combine(y, rows, slot, weight, plus, n, top_k, width, b->stream),
                        "combine", e);
 }
 
@@ -291,17 +338,10 @@ static Status clamp(Backend *b, void *x, int n_rows, int64_t stride, int width, 
     return cuda_status(b, b->api->clamp(x, n_rows, stride, width, limit, b->stream), "clamp", e);
 }
 
-static Status add(Backend *b, void *h, const void *y, float scale, int64_t n, Err *e)
+static Status gather(Backend *b, void *y, const void *x, const int32_t *row, int n,
+                     size_t row_bytes, Err *e)
 {
-    return cuda_status(b, b->api->add(h, y, scale, n, b->stream), "add", e);
-}
-
-static Status gather(Backend *b, void *y, const void *x, const int32_t *row, int n, int width,
-                     Err *e)
-{
-    const void *dev;
-    TRY(cuda_ring_copy(b, row, (size_t)n * sizeof *row, &dev, e));
-    return cuda_status(b, b->api->gather(y, x, dev, n, width, b->stream), "gather", e);
+    return cuda_status(b, b->api->gather(y, x, row, n, (int64_t)row_bytes, b->stream), "gather", e);
 }
 
 /* --- the router --- */
@@ -327,33 +367,15 @@ static Status check_router(const RouterSpec *spec, Err *e)
     return ST_OK;
 }
 
-/* Waits: the caller reads the choices. */
-static Status route(Backend *b, int32_t *expert, float *weight, const float *logits,
-                    const float *correction, int n, const RouterSpec *spec, Err *e)
+static Status route(Backend *b, int32_t *expert, float *weight, uint64_t *load, const float *logits,
+                    const float *correction, int n, const int32_t *live, const RouterSpec *spec,
+                    Err *e)
 {
     TRY(check_router(spec, e));
-    if (n == 0)
-        return ST_OK;
-    size_t pairs = (size_t)n * (size_t)spec->top_k, bytes = pairs * sizeof *expert;
-    void *host, *dev;
-    TRY(cuda_ring_take(b, 2 * bytes + sizeof(int32_t), &host, &dev, e));
-    int32_t *expert_dev = dev, *bad_dev = expert_dev + 2 * pairs;
-    float *weight_dev = (float *)dev + pairs;
-    TRY(cuda_status(
-        b, b->api->route(expert_dev, weight_dev, bad_dev, logits, correction, n, spec, b->stream),
-        "route", e));
-    TRY(cuda_status(b, b->api->to_host(host, dev, 2 * bytes + sizeof(int32_t), b->stream), "route",
-                    e));
-    TRY(wait_done(b, e));
-    int32_t bad = ((const int32_t *)host)[2 * pairs];
-    if (bad < n)
-        return err_set(e, ST_INPUT,
-                       "row %d: the router has no weights: a logit is not a finite number, or "
-                       "all scores are 0",
-                       (int)bad);
-    memcpy(expert, host, bytes);
-    memcpy(weight, (const char *)host + bytes, bytes);
-    return ST_OK;
+    return cuda_status(
+        b,
+        b->api->route(expert, weight, load, b->bad, logits, correction, n, live, spec, b->stream),
+        "route", e);
 }
 
 const BackendOps cuda_backend = {
@@ -368,11 +390,17 @@ const BackendOps cuda_backend = {
     .release = cuda_release,
     .upload = upload,
     .download = download,
+    .stage = stage,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_launch = graph_launch,
+    .graph_destroy = graph_destroy,
     .weight_create = cuda_weight_create,
     .weight_set = cuda_weight_set,
     .weight_destroy = cuda_weight_destroy,
     .weight_bytes = cuda_weight_bytes,
     .embed = embed,
+    .add_norm = add_norm,
     .norm = norm,
     .matmul = cuda_matmul,
     .matmul_float = cuda_matmul_float,
@@ -380,6 +408,9 @@ const BackendOps cuda_backend = {
     .encode_rows = encode_rows,
     .decode_rows = decode_rows,
     .rope = rope,
+    .list_create = cuda_list_create,
+    .list_set = cuda_list_set,
+    .list_destroy = cuda_list_destroy,
     .kv_page_bytes = cuda_kv_page_bytes,
     .kv_write = cuda_kv_write,
     .attention = cuda_attention,
@@ -393,7 +424,6 @@ const BackendOps cuda_backend = {
     .combine = combine,
     .gate_rows = gate_rows,
     .clamp = clamp,
-    .add = add,
     .gather = gather,
     .wait = wait_done,
 };

@@ -1,10 +1,8 @@
 /* kernels/cuda/cuda.h - what the files of the CUDA backend share on the host's side.
  *
  * These files belong to the program; all that needs the CUDA toolkit is behind the plugin's table
- * (api.h). Operations are queued on one stream and return. Index arrays come from the host, as
- * backend.h says, and travel through a ring of pinned memory; what the router chose is waited for,
- * once a layer. That round trip keeps steps from being captured whole, and is to go when the model
- * keeps its index arrays on the device. */
+ * (api.h). Operations are queued on one stream and return. What the host knows of a step travels
+ * through a ring of pinned memory before its first layer; after that nothing comes or goes. */
 #ifndef MB_KERNELS_CUDA_CUDA_H
 #define MB_KERNELS_CUDA_CUDA_H
 
@@ -12,10 +10,18 @@
 #include "kernels/cuda/backend_cuda.h"
 #include "kernels/cuda/upload.h"
 
-typedef struct Ring { /* pinned memory and its copy on the device, filled from the front */
-    char *host, *dev;
+typedef struct Ring { /* pinned memory, filled from the front */
+    char *host;
     size_t cap, at;
 } Ring;
+
+struct AttnList {
+    CudaRow *rows;   /* [max_rows] on the device, like the rest */
+    int32_t *row_of; /* [max_rows] CudaRow.row alone */
+    int32_t *pages;  /* page numbers of all sequences, one after the other */
+    int max_rows, max_seqs, max_pages;
+    int n_rows; /* padding included */
+};
 
 struct Backend {
     const CudaApi *api;
@@ -23,7 +29,8 @@ struct Backend {
     Ring ring;
     Team *team; /* borrowed; NULL: the caller alone */
     Upload upload;
-    bool warned; /* of weights that are rounded */
+    bool warned;  /* of weights that are rounded */
+    int32_t *bad; /* on the device: the lowest row that a router found no weights for */
 };
 
 struct Weight {
@@ -47,12 +54,9 @@ Status cuda_status(const Backend *b, int code, const char *op, Err *e);
  * so that no take moves what the one before it has given. Waits for the device where the ring is
  * full. */
 Status cuda_ring_reserve(Backend *b, size_t bytes, int n, Err *e);
-/* bytes of the ring, which the caller fills at *host before cuda_ring_send; *dev is where the
- * device has them, until the ring has gone round. */
-Status cuda_ring_take(Backend *b, size_t bytes, void **host, void **dev, Err *e);
-Status cuda_ring_send(Backend *b, const void *host, void *dev, size_t bytes, Err *e);
-/* Both: an array of the host, as the device will see it. */
-Status cuda_ring_copy(Backend *b, const void *from, size_t bytes, const void **dev, Err *e);
+/* bytes of the ring, which the caller fills at *host and then sends. */
+Status cuda_ring_take(Backend *b, size_t bytes, void **host, Err *e);
+Status cuda_ring_send(Backend *b, void *dst, const void *host, size_t bytes, Err *e);
 
 Status cuda_alloc(Backend *b, size_t bytes, const char *what, void **out, Err *e);
 void cuda_release(Backend *b, void *p);
@@ -67,21 +71,27 @@ Status cuda_matmul(Backend *b, void *y, const void *x, const Weight *w, int part
                    int n, Err *e);
 Status cuda_matmul_float(Backend *b, float *y, const void *x, const Weight *w, const float *bias,
                          int n, Err *e);
-size_t cuda_ffn_scratch_bytes(const Backend *b, int n_pairs, int64_t inter);
+size_t cuda_ffn_scratch_bytes(const Backend *b, int max_pairs, int64_t inter);
 Status cuda_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
-                const int32_t *first, int n_experts, const FfnSpec *spec, void *scratch, Err *e);
+                const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,
+                void *scratch, Err *e);
 
+Status cuda_list_create(Backend *b, int max_rows, int max_seqs, int max_pages, AttnList **out,
+                        Err *e);
+Status cuda_list_set(Backend *b, AttnList *l, const AttnSeq *seqs, int n_seqs, int n_padded,
+                     Err *e);
+void cuda_list_destroy(Backend *b, AttnList *l);
 size_t cuda_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim, KvDtype dtype);
 Status cuda_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
-                     const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+                     const AttnList *list, const AttnSpec *spec, Err *e);
 Status cuda_attention(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
-                      const AttnSeq *seqs, int n_seqs, const AttnSpec *spec, Err *e);
+                      const AttnList *list, const AttnSpec *spec, Err *e);
 size_t cuda_latent_page_bytes(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);
 Status cuda_latent_write(Backend *b, void *pool, const void *rows, int64_t stride,
-                         const AttnSeq *seqs, int n_seqs, const LatentSpec *spec, Err *e);
+                         const AttnList *list, const LatentSpec *spec, Err *e);
 size_t cuda_latent_scratch_bytes(const Backend *b, int n_rows, const LatentSpec *spec);
 Status cuda_latent_attention(Backend *b, void *out, const void *q, const void *pool,
-                             const AttnSeq *seqs, int n_seqs, const LatentSpec *spec,
-                             const LatentWeights *w, LatentForm form, void *scratch, Err *e);
+                             const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
+                             LatentForm form, void *scratch, Err *e);
 
 #endif

@@ -198,6 +198,8 @@ __global__ void __launch_bounds__(THREADS)
     CudaTile t;
     if (g.tiles) {
         t = g.tiles[blockIdx.x];
+        if (t.n == 0)
+            return;
     } else {
         int tiles = (g.n_rows + BM - 1) / BM, first = (int)(blockIdx.x % tiles) * BM;
         t = {(int)blockIdx.x / tiles, first, g.n_rows - first < BM ? g.n_rows - first : BM};
@@ -299,12 +301,41 @@ __global__ void __launch_bounds__(THREADS)
         }
 }
 
+/* One block: a thread for every expert writes its tiles behind those of the experts before it. */
+__global__ void tiles_kernel(CudaTile *tiles, int n_tiles, const int32_t *first, int n_experts)
+{
+    __shared__ int before[1025];
+    for (int i = threadIdx.x; i < n_experts; i += blockDim.x)
+        before[i + 1] = (first[i + 1] - first[i] + BM - 1) / BM;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        before[0] = 0;
+        for (int i = 0; i < n_experts; i++)
+            before[i + 1] += before[i];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_experts; i += blockDim.x)
+        for (int t = before[i]; t < before[i + 1] && t < n_tiles; t++) {
+            int row = first[i] + (t - before[i]) * BM, left = first[i + 1] - row;
+            tiles[t] = {i, row, left < BM ? left : BM};
+        }
+    for (int t = before[n_experts] + threadIdx.x; t < n_tiles; t += blockDim.x)
+        tiles[t] = {0, 0, 0};
+}
+
 bool aligned(const void *p)
 {
     return (uintptr_t)p % 16 == 0;
 }
 
 } // namespace
+
+int cuda_tiles_launch(CudaTile *tiles, int n_tiles, const int32_t *first, int n_experts,
+                      void *stream)
+{
+    tiles_kernel<<<1, 1024, 0, (cudaStream_t)stream>>>(tiles, n_tiles, first, n_experts);
+    return cudaGetLastError();
+}
 
 int cuda_gemm_launch(const CudaGemm *g, void *stream)
 {

@@ -104,6 +104,34 @@ int event_wait(void *event)
     return cudaEventSynchronize((cudaEvent_t)event);
 }
 
+int capture_begin(void *stream)
+{
+    return cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal);
+}
+
+int capture_end(void *stream, void **graph)
+{
+    cudaGraph_t recorded = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    cudaError_t err = cudaStreamEndCapture((cudaStream_t)stream, &recorded);
+    if (err == cudaSuccess)
+        err = cudaGraphInstantiate(&ready, recorded, 0);
+    if (recorded)
+        cudaGraphDestroy(recorded);
+    *graph = err == cudaSuccess ? ready : nullptr;
+    return err;
+}
+
+int graph_launch(void *graph, void *stream)
+{
+    return cudaGraphLaunch((cudaGraphExec_t)graph, (cudaStream_t)stream);
+}
+
+int graph_destroy(void *graph)
+{
+    return cudaGraphExecDestroy((cudaGraphExec_t)graph);
+}
+
 } // namespace
 
 extern "C" const CudaApi cuda_api = {
@@ -123,17 +151,22 @@ extern "C" const CudaApi cuda_api = {
     event_destroy,
     event_record,
     event_wait,
+    capture_begin,
+    capture_end,
+    graph_launch,
+    graph_destroy,
     cuda_embed_launch,
+    cuda_add_norm_launch,
     cuda_norm_launch,
     cuda_rope_launch,
     cuda_combine_launch,
     cuda_gate_rows_launch,
     cuda_clamp_launch,
-    cuda_add_launch,
     cuda_gather_launch,
     cuda_copy_lanes_launch,
     cuda_code_rows_launch,
     cuda_gemm_launch,
+    cuda_tiles_launch,
     cuda_write_keys_launch,
     cuda_write_latents_launch,
     cuda_attention_launch,

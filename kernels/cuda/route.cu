@@ -52,8 +52,9 @@ __device__ __forceinline__ float group_key(const float *key, int size, bool two)
     return two && size > 1 ? first + second : first;
 }
 
-__global__ void route_kernel(int32_t *expert, float *weight, int32_t *bad, const float *logits,
-                             const float *correction, int n, RouterSpec spec)
+__global__ void route_kernel(int32_t *expert, float *weight, uint64_t *load, int32_t *bad,
+                             const float *logits, const float *correction, int n,
+                             const int32_t *live, RouterSpec spec)
 {
     __shared__ float scores[WARPS][MOST_EXPERTS], keys[WARPS][MOST_EXPERTS];
     __shared__ float groups[WARPS][MOST_GROUPS];
@@ -61,6 +62,13 @@ __global__ void route_kernel(int32_t *expert, float *weight, int32_t *bad, const
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = (int)blockIdx.x * WARPS + warp;
     if (row >= n)
         return;
+    if (live && row >= *live) {
+        for (int s = lane; s < spec.top_k; s += 32) {
+            expert[(int64_t)row * spec.top_k + s] = -1;
+            weight[(int64_t)row * spec.top_k + s] = 0;
+        }
+        return;
+    }
     float *score = scores[warp], *key = keys[warp], *group = groups[warp];
     uint8_t *out = outs[warp], *group_out = group_outs[warp];
     const float *x = logits + (int64_t)row * spec.n_experts;
@@ -112,6 +120,7 @@ __global__ void route_kernel(int32_t *expert, float *weight, int32_t *bad, const
         if (lane == 0) {
             out[e] = 1;
             choice[s] = e;
+            atomicAdd((unsigned long long *)load + e, 1ull);
         }
         kept += score[e];
         __syncwarp();
@@ -131,14 +140,12 @@ __global__ void route_kernel(int32_t *expert, float *weight, int32_t *bad, const
 
 } // namespace
 
-int cuda_route_launch(int32_t *expert, float *weight, int32_t *bad, const float *logits,
-                      const float *correction, int n, const RouterSpec *spec, void *stream)
+int cuda_route_launch(int32_t *expert, float *weight, uint64_t *load, int32_t *bad,
+                      const float *logits, const float *correction, int n, const int32_t *live,
+                      const RouterSpec *spec, void *stream)
 {
-    cudaError_t err = cudaMemsetAsync(bad, 0x7f, sizeof *bad, (cudaStream_t)stream);
-    if (err == cudaSuccess && n > 0) {
+    if (n > 0)
         route_kernel<<<blocks_of(n, WARPS), WARPS * 32, 0, (cudaStream_t)stream>>>(
-            expert, weight, bad, logits, correction, n, *spec);
-        err = cudaGetLastError();
-    }
-    return err;
+            expert, weight, load, bad, logits, correction, n, live, *spec);
+    return cudaGetLastError();
 }

@@ -9,19 +9,58 @@
 namespace
 {
 
-__global__ void embed_kernel(bf16 *y, const bf16 *table, const int32_t *ids, int64_t cols,
+__global__ void embed_kernel(float *h, const bf16 *table, const int32_t *ids, int64_t cols,
                              float scale)
 {
     const bf16 *from = table + (int64_t)ids[blockIdx.x] * cols;
-    bf16 *to = y + (int64_t)blockIdx.x * cols;
+    float *to = h + (int64_t)blockIdx.x * cols;
     for (int64_t i = threadIdx.x; i < cols; i += blockDim.x)
-        to[i] = __float2bfloat16_rn(__bfloat162float(from[i]) * scale);
+        to[i] = __bfloat162float(from[i]) * scale;
+}
+
+/* The sum over all threads of a block, on all of them. */
+__device__ __forceinline__ float block_sum(float v)
+{
+    __shared__ float part[32];
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0)
+        part[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = 0;
+    for (unsigned w = 0; w < blockDim.x / 32; w++)
+        v += part[w];
+    return v;
+}
+
+/* models.md 1.2. */
+__device__ __forceinline__ bf16 normed(float v, float w, NormKind kind)
+{
+    if (kind == NORM_LLAMA) /* variant A: rounded before the weight */
+        v = __bfloat162float(__float2bfloat16_rn(v));
+    return __float2bfloat16_rn(v * (kind == NORM_ZERO_CENTRED ? 1.0f + w : w));
+}
+
+__global__ void add_norm_kernel(bf16 *y, float *h, const bf16 *delta, float scale,
+                                const float *weight, int width, float eps, NormKind kind)
+{
+    int64_t at = (int64_t)blockIdx.x * width;
+    float sum = 0;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        float v = h[at + i];
+        if (delta) {
+            v = fmaf(scale, __bfloat162float(delta[at + i]), v);
+            h[at + i] = v;
+        }
+        sum += v * v;
+    }
+    float r = 1.0f / sqrtf(block_sum(sum) / (float)width + eps);
+    for (int i = threadIdx.x; i < width; i += blockDim.x)
+        y[at + i] = normed(h[at + i] * r, weight[i], kind);
 }
 
 __global__ void norm_kernel(bf16 *y, const bf16 *x, const float *weight, int n_groups, int width,
                             int64_t stride, float eps, NormKind kind)
 {
-    __shared__ float part[32];
     int64_t at =
         (int64_t)(blockIdx.x / n_groups) * stride + (blockIdx.x % n_groups) * (int64_t)width;
     float sum = 0;
@@ -29,20 +68,9 @@ __global__ void norm_kernel(bf16 *y, const bf16 *x, const float *weight, int n_g
         float v = __bfloat162float(x[at + i]);
         sum += v * v;
     }
-    sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0)
-        part[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-    for (unsigned w = 0; w < blockDim.x / 32; w++)
-        sum += part[w];
-    float r = 1.0f / sqrtf(sum / (float)width + eps);
-    for (int i = threadIdx.x; i < width; i += blockDim.x) {
-        float v = __bfloat162float(x[at + i]) * r, w = weight[i];
-        if (kind == NORM_LLAMA) /* models.md 1.2, variant A: rounded before the weight */
-            v = __bfloat162float(__float2bfloat16_rn(v));
-        y[at + i] = __float2bfloat16_rn(v * (kind == NORM_ZERO_CENTRED ? 1.0f + w : w));
-    }
+    float r = 1.0f / sqrtf(block_sum(sum) / (float)width + eps);
+    for (int i = threadIdx.x; i < width; i += blockDim.x)
+        y[at + i] = normed(__bfloat162float(x[at + i]) * r, weight[i], kind);
 }
 
 __global__ void rope_kernel(bf16 *x, int64_t stride, int n_heads, int head_dim,
@@ -64,7 +92,7 @@ __global__ void rope_kernel(bf16 *x, int64_t stride, int n_heads, int head_dim,
 }
 
 __global__ void combine_kernel(bf16 *y, const bf16 *rows, const int32_t *slot, const float *weight,
-                               int top_k, int width)
+                               const bf16 *plus, int top_k, int width)
 {
     const int32_t *at = slot + (int64_t)blockIdx.x * top_k;
     const float *w = weight + (int64_t)blockIdx.x * top_k;
@@ -73,6 +101,8 @@ __global__ void combine_kernel(bf16 *y, const bf16 *rows, const int32_t *slot, c
         for (int s = 0; s < top_k; s++)
             if (at[s] >= 0)
                 sum = fmaf(w[s], __bfloat162float(rows[(int64_t)at[s] * width + i]), sum);
+        if (plus)
+            sum += __bfloat162float(plus[(int64_t)blockIdx.x * width + i]);
         y[(int64_t)blockIdx.x * width + i] = __float2bfloat16_rn(sum);
     }
 }
@@ -95,18 +125,11 @@ __global__ void clamp_kernel(bf16 *x, int64_t stride, int width, float limit)
     }
 }
 
-__global__ void add_kernel(bf16 *h, const bf16 *y, float scale, int64_t n)
-{
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n)
-        h[i] = __float2bfloat16_rn(fmaf(scale, __bfloat162float(y[i]), __bfloat162float(h[i])));
-}
-
 __global__ void copy_kernel(bf16 *y, int64_t y_stride, int64_t y_head, const bf16 *x,
                             int64_t x_stride, int64_t x_head, const int32_t *row, int n_heads,
                             int width)
 {
-    const bf16 *from = x + (int64_t)row[blockIdx.x] * x_stride;
+    const bf16 *from = x + (int64_t)(row ? row[blockIdx.x] : (int)blockIdx.x) * x_stride;
     bf16 *to = y + (int64_t)blockIdx.x * y_stride;
     for (int i = threadIdx.x; i < n_heads * width; i += blockDim.x)
         to[i / width * y_head + i % width] = from[i / width * x_head + i % width];
@@ -114,12 +137,21 @@ __global__ void copy_kernel(bf16 *y, int64_t y_stride, int64_t y_head, const bf1
 
 } // namespace
 
-int cuda_embed_launch(void *y, const void *table, const int32_t *ids, int n, int64_t cols,
+int cuda_embed_launch(float *h, const void *table, const int32_t *ids, int n, int64_t cols,
                       float scale, void *stream)
 {
     if (n > 0)
-        embed_kernel<<<n, 256, 0, (cudaStream_t)stream>>>((bf16 *)y, (const bf16 *)table, ids, cols,
-                                                          scale);
+        embed_kernel<<<n, 256, 0, (cudaStream_t)stream>>>(h, (const bf16 *)table, ids, cols, scale);
+    return cudaGetLastError();
+}
+
+int cuda_add_norm_launch(void *y, float *h, const void *delta, float scale, const float *weight,
+                         int n, int width, float eps, NormKind kind, void *stream)
+{
+    int threads = width > 512 ? 256 : 64;
+    if (n > 0)
+        add_norm_kernel<<<n, threads, 0, (cudaStream_t)stream>>>(
+            (bf16 *)y, h, (const bf16 *)delta, scale, weight, width, eps, kind);
     return cudaGetLastError();
 }
 
@@ -142,12 +174,13 @@ int cuda_rope_launch(void *x, int n_rows, int64_t stride, int n_heads, int head_
     return cudaGetLastError();
 }
 
-int cuda_combine_launch(void *y, const void *rows, const int32_t *slot, const float *weight, int n,
-                        int top_k, int width, void *stream)
+int cuda_combine_launch(void *y, const void *rows, const int32_t *slot, const float *weight,
+                        const void *plus, int n, int top_k, int width, void *stream)
 {
     if (n > 0)
         combine_kernel<<<n, 256, 0, (cudaStream_t)stream>>>((bf16 *)y, (const bf16 *)rows, slot,
-                                                            weight, top_k, width);
+                                                            weight, (const bf16 *)plus, top_k,
+                                                            width);
     return cudaGetLastError();
 }
 
@@ -165,17 +198,11 @@ int cuda_clamp_launch(void *x, int n_rows, int64_t stride, int width, float limi
     return cudaGetLastError();
 }
 
-int cuda_add_launch(void *h, const void *y, float scale, int64_t n, void *stream)
+int cuda_gather_launch(void *y, const void *x, const int32_t *row, int n, int64_t row_bytes,
+                       void *stream)
 {
-    if (n > 0)
-        add_kernel<<<blocks_of(n, 256), 256, 0, (cudaStream_t)stream>>>((bf16 *)h, (const bf16 *)y,
-                                                                        scale, n);
-    return cudaGetLastError();
-}
-
-int cuda_gather_launch(void *y, const void *x, const int32_t *row, int n, int width, void *stream)
-{
-    return cuda_copy_lanes_launch(y, width, 0, x, width, 0, row, n, 1, width, stream);
+    int64_t lanes = row_bytes / (int64_t)sizeof(bf16);
+    return cuda_copy_lanes_launch(y, lanes, 0, x, lanes, 0, row, n, 1, (int)lanes, stream);
 }
 
 int cuda_copy_lanes_launch(void *y, int64_t y_stride, int64_t y_head, const void *x,

@@ -106,8 +106,9 @@ static bool run_layer(Work *w, int iter, Err *e)
     size_t hidden = (size_t)w->o->hidden;
     MPI_Barrier(w->c->state->mpi);
     double begin_s = clock_s(), dispatch_s = 0, combine_s = 0;
-    if (exchange_begin(w->x, (ExchangeRows){.rows = w->rows}, w->expert, w->n_tokens, ST_OK,
-                       &w->n_rounds, e) != ST_OK)
+    HomeRows home = {0};
+    if (exchange_begin(w->x, (ExchangeRows){.rows = w->rows}, w->expert, w->n_tokens,
+                       (ExchangeStep){0}, ST_OK, &w->n_rounds, e) != ST_OK)
         return false;
     for (int round = 0; round < w->n_rounds; round++) {
         RecvRows recv;
@@ -116,11 +117,11 @@ static bool run_layer(Work *w, int iter, Err *e)
         dispatch_s += clock_s() - begin_s;
         const float *in = recv.rows;
         float *out = recv.out;
-        for (size_t p = 0; p < (size_t)recv.n_pairs; p++)
+        for (size_t p = 0; p < (size_t)recv.max_pairs; p++)
             memcpy(out + p * hidden, in + (size_t)recv.row_of[p] * hidden, hidden * sizeof *out);
         MPI_Barrier(w->c->state->mpi);
         begin_s = clock_s();
-        if (exchange_combine(w->x, round, ST_OK, e) != ST_OK)
+        if (exchange_combine(w->x, round, ST_OK, &home, e) != ST_OK)
             return false;
         combine_s += clock_s() - begin_s;
         begin_s = clock_s();
@@ -130,12 +131,9 @@ static bool run_layer(Work *w, int iter, Err *e)
         w->combine_s[iter] = combine_s;
     }
     if (w->o->check) {
-        const void *rows;
-        const int32_t *slot;
-        exchange_results(w->x, &rows, &slot);
-        for (int i = 0; i < w->n_tokens * w->o->top_k; i++)
+        for (int i = 0; i < home.n_tokens * w->o->top_k; i++)
             w->errors +=
-                memcmp((const float *)rows + (size_t)slot[i] * hidden,
+                memcmp((const float *)home.rows + (size_t)home.slot[i] * hidden,
                        w->rows + (size_t)(i / w->o->top_k) * hidden, hidden * sizeof *w->rows) != 0;
     }
     return true;

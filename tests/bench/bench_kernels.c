@@ -10,6 +10,7 @@
  * used in turn. */
 #include "io/clock.h"
 #include "kernels/backend.h"
+#include "tests/support/attn_list.h"
 #include "tests/support/ceilings.h"
 #include "tests/support/kernel_case.h"
 
@@ -185,7 +186,7 @@ static void run_ffn(void *ctx, int run)
     FfnRun *r = ctx;
     Err e;
     if (r->bench->ops->ffn(r->bench->b, r->y, r->x, NULL, r->row_of, r->first, r->n_experts,
-                           &r->spec, r->scratch, &e) != ST_OK)
+                           r->first[r->n_experts], &r->spec, r->scratch, &e) != ST_OK)
         fail(e.text);
 }
 
@@ -276,10 +277,10 @@ static void run_attention(void *ctx, int run)
     int64_t d = r->spec.head_dim;
     const float *k = r->qkv + r->spec.n_heads * d, *v = k + r->spec.n_kv_heads * d;
     Err e;
-    Status st = r->write ? ops->kv_write(r->bench->b, r->pool, k, v, r->stride, r->seqs, r->n_seqs,
-                                         &r->spec, &e)
-                         : ops->attention(r->bench->b, r->out, r->qkv, r->stride, r->pool, r->seqs,
-                                          r->n_seqs, &r->spec, &e);
+    Status st = r->write ? test_kv_write(ops, r->bench->b, r->pool, k, v, r->stride, r->seqs,
+                                         r->n_seqs, &r->spec, &e)
+                         : test_attention(ops, r->bench->b, r->out, r->qkv, r->stride, r->pool,
+                                          r->seqs, r->n_seqs, &r->spec, &e);
     if (st != ST_OK)
         fail(e.text);
 }
@@ -364,8 +365,8 @@ static void run_latent(void *ctx, int run)
     (void)run;
     LatentRun *r = ctx;
     Err e;
-    if (r->bench->ops->latent_attention(r->bench->b, r->out, r->q, r->pool, r->seqs, r->n_seqs,
-                                        &r->spec, &r->w, r->form, r->scratch, &e) != ST_OK)
+    if (test_latent_attention(r->bench->ops, r->bench->b, r->out, r->q, r->pool, r->seqs, r->n_seqs,
+                              &r->spec, &r->w, r->form, r->scratch, &e) != ST_OK)
         fail(e.text);
 }
 
@@ -441,7 +442,7 @@ static void run_all(Bench *bench)
         bench_ffn(bench, "gpt_oss", published[i], 2880, 2880, 32, few, 5);
         bench_ffn(bench, "storyteller", published[i], 256, 256, 16, story, 2);
     }
-    static const FormatId others[] = {FORMAT_FP8,  FORMAT_NVFP4,  FORMAT_MXFP8,  FORMAT_INT4,
+    static const FormatId others[] = {FORMAT_FP8,  FORMAT_NVFP4,  FORMAT_MXFP8,   FORMAT_INT4,
                                       FORMAT_Q8_0, FORMAT_IQ2_XS, FORMAT_IQ2_XXS};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         bench_ffn(bench, "2048", others[i], 2048, 1024, 32, few, 4);

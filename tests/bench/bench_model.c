@@ -61,7 +61,7 @@ static Work count_work(const Bench *b, double rows, double wanted, double keys, 
         w.flops += layer_flops(a, l, rows, l == a->n_layers - 1 ? wanted : rows, seen);
         w.bytes += held * 2.0 * a->n_kv_heads * a->head_dim * b->engine.ops->act_bytes;
         for (int e = 0; a->layers[l].moe && e < a->router.n_experts; e++, banks++)
-            hit += m->expert_load[(int64_t)l * a->router.n_experts + e] > 0;
+            hit += m->load[(int64_t)l * a->router.n_experts + e] > 0;
     }
     double table = (double)b->engine.ops->weight_bytes(m->weights.embed);
     w.flops += 2 * wanted * a->hidden * a->vocab;
@@ -117,8 +117,8 @@ static Status step(Bench *b, int n, int rows, int pos, bool sample, Err *e)
         for (int r = 0; r < rows; r++)
             b->position[i * rows + r] = pos + r;
     }
-    memset(m->expert_load, 0,
-           (size_t)m->arch->n_layers * (size_t)m->arch->router.n_experts * sizeof *m->expert_load);
+    memset(m->load, 0,
+           (size_t)m->arch->n_layers * (size_t)m->arch->router.n_experts * sizeof *m->load);
     TRY(model_step(m, &s, &all_know, e));
     return sample ? sample_greedy(b, n, e) : ST_OK;
 }

@@ -126,7 +126,7 @@ static int tokens_of(size_t i, const Comm *c, int rank, int step)
 static int check_groups(const char *name, const RecvRows *recv, int n_local, int max_tokens)
 {
     int failed =
-        check_int(name, recv->first[0], 0) + check_int(name, recv->first[n_local], recv->n_pairs);
+        check_int(name, recv->first[0], 0) + check_int(name, recv->first[n_local], recv->max_pairs);
     int wrong = 0;
     for (int x = 0; x < n_local; x++) {
         wrong += recv->first[x] > recv->first[x + 1];
@@ -144,10 +144,10 @@ static int check_groups(const char *name, const RecvRows *recv, int n_local, int
 static int check_limit(const char *name, const RecvRows *recv, int most_pairs, int size,
                        const ExchangeShape *shape)
 {
-    if (check_true(name, recv->n_pairs <= most_pairs))
+    if (check_true(name, recv->max_pairs <= most_pairs))
         return 1;
     int received = 0;
-    for (int p = 0; p < recv->n_pairs; p++) {
+    for (int p = 0; p < recv->max_pairs; p++) {
         bool seen = recv->row_of[p] < shape->max_tokens;
         for (int before = 0; before < p && !seen; before++)
             seen = recv->row_of[before] == recv->row_of[p];
@@ -168,14 +168,13 @@ static void run_experts(const Placement *place, int rank, int hidden, RecvRows *
                   hidden, placement_expert(place, rank, x));
 }
 
-static int check_results(const char *name, const Exchange *x, const int32_t *rows,
+static int check_results(const char *name, const HomeRows *home, const int32_t *rows,
                          const int32_t *expert, int n_tokens, int top_k, int hidden)
 {
-    const void *got_rows;
-    const int32_t *slot;
-    exchange_results(x, &got_rows, &slot);
+    const void *got_rows = home->rows;
+    const int32_t *slot = home->slot;
     int32_t want[4096];
-    int wrong = 0;
+    int wrong = home->first_token != 0 || home->n_tokens != n_tokens;
     for (int i = 0; i < n_tokens * top_k; i++) {
         if (expert[i] < 0) {
             wrong += slot[i] != -1;
@@ -242,20 +241,24 @@ static int run_case(size_t i, Comm *c, bool in_place, bool coded)
                     choose(cases[i].routing, cases[i].experts, c->rank, step, t, s);
         }
         ExchangeRows give = {rows, c->size > 1 && n_tokens > 0 ? codes : NULL, n_coded * 4};
-        failed +=
-            check_int(name, exchange_begin(x, give, expert, n_tokens, ST_OK, &n_rounds, &e), ST_OK);
+        failed += check_int(
+            name,
+            exchange_begin(x, give, expert, n_tokens, (ExchangeStep){0}, ST_OK, &n_rounds, &e),
+            ST_OK);
         failed += check_true(name, most == 0 ? n_rounds == 0 : n_rounds >= 1);
+        HomeRows home = {0};
         for (int round = 0; round < n_rounds; round++) {
             RecvRows recv;
+            failed += check_int(name, home.n_tokens, 0); /* not before the last round */
             failed += check_int(name, exchange_dispatch(x, round, &recv, &e), ST_OK);
             failed += check_groups(name, &recv, place.n_local[c->rank], max_tokens);
             failed += check_limit(name, &recv, exchange_max_pairs(x), c->size, &shape);
             failed += check_true(name, recv.n_coded == 0 || (n_coded > 0 && c->size > 1));
             decode_rows(&recv, hidden, n_coded);
             run_experts(&place, c->rank, hidden, &recv);
-            failed += check_int(name, exchange_combine(x, round, ST_OK, &e), ST_OK);
+            failed += check_int(name, exchange_combine(x, round, ST_OK, &home, &e), ST_OK);
         }
-        failed += check_results(name, x, rows, expert, n_tokens, top_k, hidden);
+        failed += check_results(name, &home, rows, expert, n_tokens, top_k, hidden);
         int64_t want_rows = 0;
         expect_bytes(&place, c->rank, expert, n_tokens, top_k, &want_rows, results);
         want_bytes += want_rows * (n_coded > 0 ? n_coded : hidden) * 4;
@@ -312,18 +315,20 @@ static int check_failure(Comm *c, bool in_begin, bool bad_choice)
             memcpy(codes + t * 2, rows + t * 4, 2 * sizeof *codes);
         }
         ExchangeRows give = {rows, codes, step * 8};
-        st = exchange_begin(x, give, expert, 5, in_begin ? mine : ST_OK, &n_rounds, &e);
+        st = exchange_begin(x, give, expert, 5, (ExchangeStep){0}, in_begin ? mine : ST_OK,
+                            &n_rounds, &e);
+        HomeRows home = {0};
         for (int round = 0; round < n_rounds && st == ST_OK; round++) {
             RecvRows recv;
             st = exchange_dispatch(x, round, &recv, &e);
             decode_rows(&recv, 4, 2);
             run_experts(&place, c->rank, 4, &recv);
             if (st == ST_OK)
-                st = exchange_combine(x, round, mine, &e);
+                st = exchange_combine(x, round, mine, &home, &e);
         }
         if (step == 1) {
             failed += check_int(name, st, ST_OK);
-            failed += check_results(name, x, rows, expert, 5, 2, 4);
+            failed += check_results(name, &home, rows, expert, 5, 2, 4);
             continue;
         }
         failed += check_int(name, st, fails && bad_choice ? ST_INPUT : ST_COMM);

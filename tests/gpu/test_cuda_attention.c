@@ -1,5 +1,6 @@
 /* tests/gpu/test_cuda_attention.c - keys, values and latents in pages and attention over them,
  * against the CPU backend with the same cache format, and bit for bit however a prompt is cut. */
+#include "tests/support/attn_list.h"
 #include "tests/support/check.h"
 #include "tests/support/cuda_case.h"
 #include "tests/support/kernel_case.h"
@@ -85,11 +86,11 @@ static int check_heads(const HeadCase *c, KvFormat kv)
     Err e;
     void *pool = test_alloc((size_t)l.n_pages *
                             on.cpu->kv_page_bytes(on.host, c->n_kv_heads, c->head_dim, kv.dtype));
-    cuda_case_must(on.cpu->kv_write(on.host, pool, x + q, x + q + kv_width, stride, l.seqs,
-                                    l.n_seqs, &spec, &e),
+    cuda_case_must(test_kv_write(on.cpu, on.host, pool, x + q, x + q + kv_width, stride, l.seqs,
+                                 l.n_seqs, &spec, &e),
                    &e);
-    cuda_case_must(on.cpu->attention(on.host, want, x, stride, pool, l.seqs, l.n_seqs, &spec, &e),
-                   &e);
+    cuda_case_must(
+        test_attention(on.cpu, on.host, want, x, stride, pool, l.seqs, l.n_seqs, &spec, &e), &e);
     void *x_dev = cuda_case_rows(&on, x, l.n_rows * stride),
          *sinks_dev = cuda_case_bytes(&on, sinks, (size_t)c->n_heads * sizeof *sinks),
          *out_dev = device_pool((size_t)n_out * 2),
@@ -98,10 +99,11 @@ static int check_heads(const HeadCase *c, KvFormat kv)
     char *k_dev = (char *)x_dev + q * 2, *v_dev = k_dev + kv_width * 2;
     spec.sinks = c->sinks ? sinks_dev : NULL;
     cuda_case_must(
-        on.cuda->kv_write(on.dev, pool_dev, k_dev, v_dev, stride, l.seqs, l.n_seqs, &spec, &e), &e);
-    cuda_case_must(
-        on.cuda->attention(on.dev, out_dev, x_dev, stride, pool_dev, l.seqs, l.n_seqs, &spec, &e),
+        test_kv_write(on.cuda, on.dev, pool_dev, k_dev, v_dev, stride, l.seqs, l.n_seqs, &spec, &e),
         &e);
+    cuda_case_must(test_attention(on.cuda, on.dev, out_dev, x_dev, stride, pool_dev, l.seqs,
+                                  l.n_seqs, &spec, &e),
+                   &e);
     float *got = cuda_case_read(&on, out_dev, n_out);
     /* Scores of a few units in float32, on both sides: about 1e-6 of values up to 1. */
     for (int64_t i = 0; i < n_out; i++)
@@ -118,9 +120,10 @@ static int check_heads(const HeadCase *c, KvFormat kv)
             if (pos < l.seqs[i].n_rows)
                 step[n++] = (AttnSeq){l.seqs[i].row + pos, 1, pos, l.pages[i]};
         cuda_case_must(
-            on.cuda->kv_write(on.dev, pool_dev, k_dev, v_dev, stride, step, n, &spec, &e), &e);
+            test_kv_write(on.cuda, on.dev, pool_dev, k_dev, v_dev, stride, step, n, &spec, &e), &e);
         cuda_case_must(
-            on.cuda->attention(on.dev, out_dev, x_dev, stride, pool_dev, step, n, &spec, &e), &e);
+            test_attention(on.cuda, on.dev, out_dev, x_dev, stride, pool_dev, step, n, &spec, &e),
+            &e);
     }
     float *steps = cuda_case_read(&on, out_dev, n_out);
     failed += check_bits(c->name, steps, got, n_out);
@@ -178,10 +181,10 @@ static int check_latents(const LatentCase *c, KvFormat kv)
     void *pool = test_alloc((size_t)l.n_pages * on.cpu->latent_page_bytes(on.host, c->latent_dim,
                                                                           c->rope_dim, kv.dtype)),
          *scratch = test_alloc(on.cpu->latent_scratch_bytes(on.host, l.n_rows, &spec));
-    cuda_case_must(on.cpu->latent_write(on.host, pool, rows, width, l.seqs, l.n_seqs, &spec, &e),
-                   &e);
-    cuda_case_must(on.cpu->latent_attention(on.host, want, q, pool, l.seqs, l.n_seqs, &spec, &here,
-                                            LATENT_ABSORBED, scratch, &e),
+    cuda_case_must(
+        test_latent_write(on.cpu, on.host, pool, rows, width, l.seqs, l.n_seqs, &spec, &e), &e);
+    cuda_case_must(test_latent_attention(on.cpu, on.host, want, q, pool, l.seqs, l.n_seqs, &spec,
+                                         &here, LATENT_ABSORBED, scratch, &e),
                    &e);
     void *q_dev = cuda_case_rows(&on, q, n_q),
          *rows_dev = cuda_case_rows(&on, rows, (int64_t)l.n_rows * width),
@@ -191,9 +194,10 @@ static int check_latents(const LatentCase *c, KvFormat kv)
              device_pool((size_t)l.n_pages *
                          on.cuda->latent_page_bytes(on.dev, c->latent_dim, c->rope_dim, kv.dtype));
     cuda_case_must(
-        on.cuda->latent_write(on.dev, pool_dev, rows_dev, width, l.seqs, l.n_seqs, &spec, &e), &e);
-    cuda_case_must(on.cuda->latent_attention(on.dev, out_dev, q_dev, pool_dev, l.seqs, l.n_seqs,
-                                             &spec, &there, LATENT_EXPANDED, scratch_dev, &e),
+        test_latent_write(on.cuda, on.dev, pool_dev, rows_dev, width, l.seqs, l.n_seqs, &spec, &e),
+        &e);
+    cuda_case_must(test_latent_attention(on.cuda, on.dev, out_dev, q_dev, pool_dev, l.seqs,
+                                         l.n_seqs, &spec, &there, LATENT_EXPANDED, scratch_dev, &e),
                    &e);
     float *got = cuda_case_read(&on, out_dev, n_out);
     /* Latent queries, latent outputs and results are each rounded to bf16; the first moves scores of
@@ -202,9 +206,8 @@ static int check_latents(const LatentCase *c, KvFormat kv)
     for (int i = 0; i < l.n_seqs; i++)
         for (int pos = 0; pos < l.seqs[i].n_rows; pos++) {
             AttnSeq one = {l.seqs[i].row + pos, 1, pos, l.pages[i]};
-            cuda_case_must(on.cuda->latent_attention(on.dev, out_dev, q_dev, pool_dev, &one, 1,
-                                                     &spec, &there, LATENT_ABSORBED, scratch_dev,
-                                                     &e),
+            cuda_case_must(test_latent_attention(on.cuda, on.dev, out_dev, q_dev, pool_dev, &one, 1,
+                                                 &spec, &there, LATENT_ABSORBED, scratch_dev, &e),
                            &e);
         }
     float *steps = cuda_case_read(&on, out_dev, n_out);

@@ -23,10 +23,11 @@ static BackendOps recording, imposing;
 static int32_t *choices; /* of the CPU's steps, in the order of its calls */
 static int n_recorded, n_imposed, n_changed;
 
-static Status record(Backend *b, int32_t *expert, float *weight, const float *logits,
-                     const float *correction, int n, const RouterSpec *spec, Err *e)
+static Status record(Backend *b, int32_t *expert, float *weight, uint64_t *load,
+                     const float *logits, const float *correction, int n, const int32_t *live,
+                     const RouterSpec *spec, Err *e)
 {
-    TRY(on.cpu->route(b, expert, weight, logits, correction, n, spec, e));
+    TRY(on.cpu->route(b, expert, weight, load, logits, correction, n, live, spec, e));
     if (n_recorded + n * spec->top_k > MOST_CHOICES)
         return err_set(e, ST_INPUT, "more choices than this test holds");
     memcpy(choices + n_recorded, expert, (size_t)(n * spec->top_k) * sizeof *expert);
@@ -55,29 +56,40 @@ static void weigh(const float *logits, const int32_t *expert, float *weight, con
         weight[s] = (float)(score[s] / over * (double)spec->scale);
 }
 
-static Status impose(Backend *b, int32_t *expert, float *weight, const float *logits,
-                     const float *correction, int n, const RouterSpec *spec, Err *e)
+static Status impose(Backend *b, int32_t *expert, float *weight, uint64_t *load,
+                     const float *logits, const float *correction, int n, const int32_t *live,
+                     const RouterSpec *spec, Err *e)
 {
-    TRY(on.cuda->route(b, expert, weight, logits, correction, n, spec, e));
+    size_t pairs = (size_t)n * (size_t)spec->top_k;
+    int32_t *got = test_alloc(pairs * sizeof *got);
+    float *share = test_alloc(pairs * sizeof *share);
+    TRY(on.cuda->route(b, expert, weight, load, logits, correction, n, live, spec, e));
     float *values = cuda_case_read_floats(&on, logits, (int64_t)n * spec->n_experts);
+    TRY(on.cuda->download(b, got, expert, pairs * sizeof *got, e));
+    TRY(on.cuda->download(b, share, weight, pairs * sizeof *share, e));
     for (int r = 0; r < n; r++) {
         const int32_t *want = choices + n_imposed + r * spec->top_k;
-        int32_t *got = expert + r * spec->top_k;
-        bool same = memcmp(got, want, (size_t)spec->top_k * sizeof *got) == 0;
+        int32_t *chosen = got + r * spec->top_k;
+        bool same = memcmp(chosen, want, (size_t)spec->top_k * sizeof *chosen) == 0;
         n_changed += !same;
-        memcpy(got, want, (size_t)spec->top_k * sizeof *got);
+        memcpy(chosen, want, (size_t)spec->top_k * sizeof *chosen);
         float own[32];
-        weigh(values + r * spec->n_experts, got, own, spec);
+        weigh(values + r * spec->n_experts, chosen, own, spec);
         for (int s = 0; s < spec->top_k;
              s++) { /* where nothing changed, this test's formula agrees */
-            if (same && fabsf(own[s] - weight[r * spec->top_k + s]) > 1e-4f * fabsf(own[s]))
-                return err_set(e, ST_INPUT, "weight %g of a choice, expected %g",
-                               (double)weight[r * spec->top_k + s], (double)own[s]);
-            weight[r * spec->top_k + s] = own[s];
+            float *mine = &share[r * spec->top_k + s];
+            if (same && fabsf(own[s] - *mine) > 1e-4f * fabsf(own[s]))
+                return err_set(e, ST_INPUT, "weight %g of a choice, expected %g", (double)*mine,
+                               (double)own[s]);
+            *mine = own[s];
         }
     }
+    TRY(on.cuda->upload(b, expert, got, pairs * sizeof *got, e));
+    TRY(on.cuda->upload(b, weight, share, pairs * sizeof *share, e));
     n_imposed += n * spec->top_k;
     free(values);
+    free(got);
+    free(share);
     return ST_OK;
 }
 

@@ -202,7 +202,7 @@ static int check_ffn(const FfnCase *c)
     float *want = test_alloc((size_t)(n * c->hidden) * sizeof *want);
     void *scratch = test_alloc(on.cpu->ffn_scratch_bytes(on.host, n, c->inter));
     cuda_case_must(on.cpu->ffn(on.host, want, x, c->other_up ? up : NULL, row_of, c->first, EXPERTS,
-                               &spec, scratch, &e),
+                               n, &spec, scratch, &e),
                    &e);
     FfnSpec there = spec;
     there.w13 = test_weight(on.cuda, on.dev, WEIGHT_MATMUL, EXPERTS, per, w13);
@@ -217,8 +217,10 @@ static int check_ffn(const FfnCase *c)
     cuda_case_must(on.cuda->alloc(on.dev, on.cuda->ffn_scratch_bytes(on.dev, n, c->inter),
                                   "scratch", &inner, &e),
                    &e);
-    cuda_case_must(on.cuda->ffn(on.dev, y_dev, x_dev, c->other_up ? up_dev : NULL, row_of, c->first,
-                                EXPERTS, &there, inner, &e),
+    int32_t *row_dev = cuda_case_bytes(&on, row_of, (size_t)n * sizeof *row_of),
+            *first_dev = cuda_case_bytes(&on, c->first, (EXPERTS + 1) * sizeof *c->first);
+    cuda_case_must(on.cuda->ffn(on.dev, y_dev, x_dev, c->other_up ? up_dev : NULL, row_dev,
+                                first_dev, EXPERTS, n, &there, inner, &e),
                    &e);
     float *got = cuda_case_read(&on, y_dev, n * c->hidden);
     /* Weights, inner values and results are rounded, each with 0.6 of half a unit on average. */
@@ -228,14 +230,15 @@ static int check_ffn(const FfnCase *c)
         int32_t first[EXPERTS + 1];
         for (int k = 0; k <= EXPERTS; k++)
             first[k] = c->first[k] > i ? 1 : 0;
+        cuda_case_must(on.cuda->upload(on.dev, first_dev, first, sizeof first, &e), &e);
         cuda_case_must(on.cuda->ffn(on.dev, (char *)y_dev + i * c->hidden * 2, x_dev,
-                                    c->other_up ? up_dev : NULL, row_of + i, first, EXPERTS, &there,
-                                    inner, &e),
+                                    c->other_up ? up_dev : NULL, row_dev + i, first_dev, EXPERTS, 1,
+                                    &there, inner, &e),
                        &e);
     }
     float *alone = cuda_case_read(&on, y_dev, n * c->hidden);
     failed += check_bits(c->name, alone, got, n * c->hidden);
-    void *on_dev[] = {b13_dev, b2_dev, x_dev, up_dev, y_dev, inner};
+    void *on_dev[] = {b13_dev, b2_dev, x_dev, up_dev, y_dev, inner, row_dev, first_dev};
     for (size_t i = 0; i < sizeof on_dev / sizeof *on_dev; i++)
         on.cuda->release(on.dev, on_dev[i]);
     on.cpu->weight_destroy(on.host, (Weight *)(uintptr_t)spec.w13);

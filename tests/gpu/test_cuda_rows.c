@@ -100,12 +100,47 @@ static int check_rope(void)
         cuda_case_must(on.cpu->rope(on.host, x.host, ROWS, stride, cases[i].n_heads,
                                     cases[i].head_dim, position, &here, &e),
                        &e);
+        void *position_dev = cuda_case_bytes(&on, position, sizeof position);
         cuda_case_must(on.cuda->rope(on.dev, x.dev, ROWS, stride, cases[i].n_heads,
-                                     cases[i].head_dim, position, &there, &e),
+                                     cases[i].head_dim, position_dev, &there, &e),
                        &e);
+        on.cuda->release(on.dev, position_dev);
         failed += rows_near(cases[i].name, &x, 1.01 * BF16_HALF, 1e-6);
         on.cuda->release(on.dev, table_dev);
         free(table);
+    }
+    return failed;
+}
+
+/* The residual stream stays float32, to the bit what the CPU has. */
+static int check_add_norm(void)
+{
+    enum { ROWS = 5, WIDTH = 1027 };
+    static const NormKind kinds[] = {NORM_LLAMA, NORM_FP32, NORM_ZERO_CENTRED};
+    int failed = 0;
+    for (int i = 0; i < 6; i++) {
+        bool added = i % 2;
+        NormKind kind = kinds[i / 2];
+        float *h = test_floats(ROWS * WIDTH, 60), *weight = test_floats(WIDTH, 61);
+        float *h_dev = cuda_case_bytes(&on, h, ROWS * WIDTH * sizeof *h),
+              *weight_dev = cuda_case_bytes(&on, weight, WIDTH * sizeof *weight);
+        Rows delta = rows_of(ROWS * WIDTH, 62), y = rows_of(ROWS * WIDTH, 63);
+        Err e;
+        cuda_case_must(on.cpu->add_norm(on.host, y.host, h, added ? delta.host : NULL, 0.22f,
+                                        weight, ROWS, WIDTH, 1e-6f, kind, &e),
+                       &e);
+        cuda_case_must(on.cuda->add_norm(on.dev, y.dev, h_dev, added ? delta.dev : NULL, 0.22f,
+                                         weight_dev, ROWS, WIDTH, 1e-6f, kind, &e),
+                       &e);
+        float *got = cuda_case_read_floats(&on, h_dev, ROWS * WIDTH);
+        failed += check_bits("residual stream", got, h, ROWS * WIDTH);
+        failed += rows_near("add_norm", &y, (kind == NORM_LLAMA ? 2.02 : 1.01) * BF16_HALF, 1e-30);
+        free_rows(&delta);
+        on.cuda->release(on.dev, h_dev);
+        on.cuda->release(on.dev, weight_dev);
+        free(h);
+        free(weight);
+        free(got);
     }
     return failed;
 }
@@ -120,11 +155,18 @@ static int check_embed(void)
         TestTensor t = test_tensor(formats[i], VOCAB, COLS, 2);
         Weight *here = test_weight(on.cpu, on.host, WEIGHT_LOOKUP, 1, 1, &t),
                *there = test_weight(on.cuda, on.dev, WEIGHT_LOOKUP, 1, 1, &t);
-        Rows y = rows_of(N * COLS, 1);
+        float *h = test_alloc(N * COLS * sizeof *h);
+        void *h_dev = cuda_case_bytes(&on, h, N * COLS * sizeof *h),
+             *ids_dev = cuda_case_bytes(&on, ids, sizeof ids);
         Err e;
-        cuda_case_must(on.cpu->embed(on.host, y.host, here, ids, N, 12.0f, &e), &e);
-        cuda_case_must(on.cuda->embed(on.dev, y.dev, there, ids, N, 12.0f, &e), &e);
-        failed += rows_near("embed", &y, 2.02 * BF16_HALF, 0);
+        cuda_case_must(on.cpu->embed(on.host, h, here, ids, N, 12.0f, &e), &e);
+        cuda_case_must(on.cuda->embed(on.dev, h_dev, there, ids_dev, N, 12.0f, &e), &e);
+        float *got = cuda_case_read_floats(&on, h_dev, N * COLS);
+        failed += cuda_case_near("embed", got, h, N * COLS, NULL, 1.01 * BF16_HALF);
+        on.cuda->release(on.dev, h_dev);
+        on.cuda->release(on.dev, ids_dev);
+        free(h);
+        free(got);
         on.cpu->weight_destroy(on.host, here);
         on.cuda->weight_destroy(on.dev, there);
         test_tensor_free(&t);
@@ -142,29 +184,44 @@ static int check_sums(void)
     for (int i = 0; i < ROWS; i++)
         row[i] = i * 11 % FROM;
     Rows from = rows_of(FROM * WIDTH, 2), y = rows_of(ROWS * WIDTH, 3),
-         z = rows_of(ROWS * WIDTH, 4), h = rows_of(ROWS * WIDTH, 5), g = rows_of(ROWS * WIDTH, 6),
+         z = rows_of(ROWS * WIDTH, 4), more = rows_of(ROWS * WIDTH, 5),
+         plain = rows_of(ROWS * WIDTH, 3), g = rows_of(ROWS * WIDTH, 6),
          c = rows_of(ROWS * WIDTH, 7);
     Rows gate = rows_of(ROWS, 8);
+    int32_t *slot_dev = cuda_case_bytes(&on, slot, sizeof slot),
+            *row_dev = cuda_case_bytes(&on, row, sizeof row);
+    float *weight_dev = cuda_case_bytes(&on, weight, ROWS * TOP_K * sizeof *weight);
     Err e;
-    cuda_case_must(
-        on.cpu->combine(on.host, y.host, from.host, slot, weight, ROWS, TOP_K, WIDTH, &e), &e);
-    cuda_case_must(on.cuda->combine(on.dev, y.dev, from.dev, slot, weight, ROWS, TOP_K, WIDTH, &e),
+    cuda_case_must(on.cpu->combine(on.host, y.host, from.host, slot, weight, more.host, ROWS, TOP_K,
+                                   WIDTH, &e),
                    &e);
-    cuda_case_must(on.cpu->gather(on.host, z.host, from.host, row, ROWS, WIDTH, &e), &e);
-    cuda_case_must(on.cuda->gather(on.dev, z.dev, from.dev, row, ROWS, WIDTH, &e), &e);
-    cuda_case_must(on.cpu->add(on.host, h.host, from.host, 0.22f, ROWS * WIDTH, &e), &e);
-    cuda_case_must(on.cuda->add(on.dev, h.dev, from.dev, 0.22f, ROWS * WIDTH, &e), &e);
+    cuda_case_must(on.cuda->combine(on.dev, y.dev, from.dev, slot_dev, weight_dev, more.dev, ROWS,
+                                    TOP_K, WIDTH, &e),
+                   &e);
+    cuda_case_must(
+        on.cpu->combine(on.host, plain.host, from.host, slot, weight, NULL, ROWS, TOP_K, WIDTH, &e),
+        &e);
+    cuda_case_must(on.cuda->combine(on.dev, plain.dev, from.dev, slot_dev, weight_dev, NULL, ROWS,
+                                    TOP_K, WIDTH, &e),
+                   &e);
+    cuda_case_must(on.cpu->gather(on.host, z.host, from.host, row, ROWS, WIDTH * sizeof(float), &e),
+                   &e);
+    cuda_case_must(on.cuda->gather(on.dev, z.dev, from.dev, row_dev, ROWS, WIDTH * 2, &e), &e);
     cuda_case_must(on.cpu->gate_rows(on.host, g.host, gate.host, ROWS, WIDTH, &e), &e);
     cuda_case_must(on.cuda->gate_rows(on.dev, g.dev, gate.dev, ROWS, WIDTH, &e), &e);
     cuda_case_must(on.cpu->clamp(on.host, c.host, ROWS - 1, WIDTH, WIDTH - 3, 0.5f, &e), &e);
     cuda_case_must(on.cuda->clamp(on.dev, c.dev, ROWS - 1, WIDTH, WIDTH - 3, 0.5f, &e), &e);
-    int failed = rows_near("combine", &y, 1.01 * BF16_HALF, 1e-6);
+    int failed = rows_near("combine with more", &y, 1.01 * BF16_HALF, 1e-6);
+    failed += rows_near("combine", &plain, 1.01 * BF16_HALF, 1e-6);
     failed += rows_near("gather", &z, 0, 0);
-    failed += rows_near("add", &h, 1.01 * BF16_HALF, 1e-7);
     failed += rows_near("gate_rows", &g, 1.01 * BF16_HALF, 1e-30);
     failed += rows_near("clamp", &c, 0, 0);
     free_rows(&from);
     free_rows(&gate);
+    free_rows(&more);
+    on.cuda->release(on.dev, slot_dev);
+    on.cuda->release(on.dev, row_dev);
+    on.cuda->release(on.dev, weight_dev);
     free(weight);
     return failed;
 }
@@ -257,24 +314,53 @@ static int check_route(const char *name, const RouterSpec *spec, bool corrected,
              cuda_case_bytes(&on, logits, (size_t)(ROWS * spec->n_experts) * sizeof *logits),
          *correction_dev =
              cuda_case_bytes(&on, correction, (size_t)spec->n_experts * sizeof *correction);
+    enum { LIVE = ROWS - 4 };
+    static const int32_t n_live = LIVE;
+    size_t load_bytes = (size_t)spec->n_experts * sizeof(uint64_t);
+    uint64_t *load = test_alloc(load_bytes), *counted = test_alloc(load_bytes);
+    memset(load, 0, load_bytes);
+    int32_t *got_dev = cuda_case_bytes(&on, got, (size_t)n * sizeof *got),
+            *live_dev = cuda_case_bytes(&on, &n_live, sizeof n_live);
+    float *share_dev = cuda_case_bytes(&on, share, (size_t)n * sizeof *share);
+    uint64_t *load_dev = cuda_case_bytes(&on, load, load_bytes);
     Err e;
-    cuda_case_must(on.cpu->route(on.host, expert, weight, logits, corrected ? correction : NULL,
-                                 ROWS, spec, &e),
-                   &e);
-    cuda_case_must(on.cuda->route(on.dev, got, share, logits_dev, corrected ? correction_dev : NULL,
-                                  ROWS, spec, &e),
-                   &e);
-    for (int i = 0; i < n && !failed; i++)
-        failed += check_int(name, got[i], expert[i]);
-    failed += cuda_case_near(name, share, weight, n, NULL, 1e-5);
-    /* Row 5 has no weights. */
+    for (int padded = 0; padded < 2; padded++) {
+        cuda_case_must(on.cpu->route(on.host, expert, weight, load, logits,
+                                     corrected ? correction : NULL, ROWS, padded ? &n_live : NULL,
+                                     spec, &e),
+                       &e);
+        cuda_case_must(on.cuda->route(on.dev, got_dev, share_dev, load_dev, logits_dev,
+                                      corrected ? correction_dev : NULL, ROWS,
+                                      padded ? live_dev : NULL, spec, &e),
+                       &e);
+        cuda_case_must(on.cuda->wait(on.dev, &e), &e);
+        on.cuda->download(on.dev, got, got_dev, (size_t)n * sizeof *got, &e);
+        on.cuda->download(on.dev, share, share_dev, (size_t)n * sizeof *share, &e);
+        for (int i = 0; i < n && !failed; i++)
+            failed += check_int(name, got[i], expert[i]);
+        failed += cuda_case_near(name, share, weight, n, NULL, 1e-5);
+        failed += check_int(name, padded ? got[n - 1] : 0, padded ? -1 : 0);
+    }
+    on.cuda->download(on.dev, counted, load_dev, load_bytes, &e);
+    failed += check_int(name, memcmp(counted, load, load_bytes), 0);
+    /* Row 5 has no weights; the one that is padding does not matter. */
     logits[5 * spec->n_experts + spec->n_experts - 1] = NAN;
+    logits[(ROWS - 1) * spec->n_experts] = NAN;
     cuda_case_must(on.cuda->upload(on.dev, logits_dev, logits,
                                    (size_t)(ROWS * spec->n_experts) * sizeof *logits, &e),
                    &e);
-    failed += check_int(name, on.cuda->route(on.dev, got, share, logits_dev, NULL, ROWS, spec, &e),
-                        ST_INPUT);
+    cuda_case_must(on.cuda->route(on.dev, got_dev, share_dev, load_dev, logits_dev, NULL, ROWS,
+                                  live_dev, spec, &e),
+                   &e);
+    failed += check_int(name, on.cuda->wait(on.dev, &e), ST_INPUT);
     failed += check_has(name, e.text, "row 5");
+    failed += check_int(name, on.cuda->wait(on.dev, &e), ST_OK);
+    on.cuda->release(on.dev, got_dev);
+    on.cuda->release(on.dev, live_dev);
+    on.cuda->release(on.dev, share_dev);
+    on.cuda->release(on.dev, load_dev);
+    free(load);
+    free(counted);
     on.cuda->release(on.dev, logits_dev);
     on.cuda->release(on.dev, correction_dev);
     free(logits);
@@ -317,7 +403,7 @@ int main(void)
         return failed;
     failed += check_norms();
     failed += check_rope();
-    failed += check_embed();
+    failed += check_add_norm() + check_embed();
     failed += check_sums();
     failed += check_codes();
     failed += check_routes();

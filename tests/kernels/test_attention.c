@@ -1,6 +1,7 @@
 /* tests/kernels/test_attention.c - attention over paged keys and values against double precision,
  * and bit for bit across chunks, batches, threads and instruction sets. Pools start as NaN, so that
  * a read of a key or value that nobody wrote shows. */
+#include "tests/support/attn_list.h"
 #include "tests/support/check.h"
 #include "tests/support/kernel_case.h"
 
@@ -152,10 +153,11 @@ static int run_steps(const BackendOps *ops, Backend *b, const Case *c, const Dat
     Err e;
     int failed = 0;
     const float *k = d->qkv + c->n_heads * c->head_dim, *v = k + c->n_kv_heads * c->head_dim;
-    failed +=
-        check_int(c->name, ops->kv_write(b, pool, k, v, d->stride, seqs, n, &d->spec, &e), ST_OK);
-    failed += check_int(
-        c->name, ops->attention(b, out, d->qkv, d->stride, pool, seqs, n, &d->spec, &e), ST_OK);
+    failed += check_int(c->name,
+                        test_kv_write(ops, b, pool, k, v, d->stride, seqs, n, &d->spec, &e), ST_OK);
+    failed += check_int(c->name,
+                        test_attention(ops, b, out, d->qkv, d->stride, pool, seqs, n, &d->spec, &e),
+                        ST_OK);
     return failed;
 }
 
@@ -288,14 +290,15 @@ static int test_sink_vector(const BackendOps *ops, Backend *b)
     AttnSpec spec = {1, 1, 3, 1.0f, 0, &sink, {0}};
     AttnSeq seq = {0, 3, 0, &page};
     failed += check_int(
-        "write", ops->kv_write(b, pool, rows[0] + 3, rows[0] + 6, 9, &seq, 1, &spec, &e), ST_OK);
-    failed +=
-        check_int("attention", ops->attention(b, out, rows, 9, pool, &seq, 1, &spec, &e), ST_OK);
+        "write", test_kv_write(ops, b, pool, rows[0] + 3, rows[0] + 6, 9, &seq, 1, &spec, &e),
+        ST_OK);
+    failed += check_int("attention", test_attention(ops, b, out, rows, 9, pool, &seq, 1, &spec, &e),
+                        ST_OK);
     static const double want[3] = {0.3742744, 0.2270089, 0.1072314};
     failed += check_close("with a sink", out[2], want, 3, 1e-7);
     spec.head_dim = 2000;
-    failed +=
-        check_int("too wide", ops->attention(b, out, rows, 9, pool, &seq, 1, &spec, &e), ST_INPUT);
+    failed += check_int("too wide", test_attention(ops, b, out, rows, 9, pool, &seq, 1, &spec, &e),
+                        ST_INPUT);
     free(pool);
     return failed;
 }
@@ -335,12 +338,12 @@ static int test_formats(const BackendOps *ops, Backend *b)
     float *pool = test_alloc(64 * 64 * sizeof *pool);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         AttnSpec spec = {1, 1, bad[i].head_dim, 1.0f, 0, NULL, bad[i].kv};
-        failed += check_int(bad[i].name,
-                            ops->kv_write(b, pool, rows + 20, rows + 40, 60, &seq, 1, &spec, &e),
-                            ST_INPUT);
+        failed += check_int(
+            bad[i].name, test_kv_write(ops, b, pool, rows + 20, rows + 40, 60, &seq, 1, &spec, &e),
+            ST_INPUT);
         failed += check_has(bad[i].name, e.text, bad[i].says);
-        failed += check_int(bad[i].name, ops->attention(b, out, rows, 60, pool, &seq, 1, &spec, &e),
-                            ST_INPUT);
+        failed += check_int(
+            bad[i].name, test_attention(ops, b, out, rows, 60, pool, &seq, 1, &spec, &e), ST_INPUT);
     }
     free(pool);
     return failed;

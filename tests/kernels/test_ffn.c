@@ -216,7 +216,7 @@ static void one_by_one(const BackendOps *ops, Backend *b, const Case *c, const B
             int32_t row = c->gathered ? k->row_of[p] : p, first[7];
             for (int j = 0; j <= c->n_experts; j++)
                 first[j] = j > i;
-            ops->ffn(b, y + p * c->hidden, k->x, NULL, &row, first, c->n_experts, spec, scratch,
+            ops->ffn(b, y + p * c->hidden, k->x, NULL, &row, first, c->n_experts, 1, spec, scratch,
                      &e);
         }
     free(scratch);
@@ -248,7 +248,7 @@ static int run_case(const BackendOps *ops, const TestBackend *backends, int n_ba
         snprintf(name, sizeof name, "%s, %s", c->name, backends[i].name);
         failed += check_int(name,
                             ops->ffn(b, y, k.x, NULL, c->gathered ? k.row_of : NULL, k.first,
-                                     c->n_experts, &spec, scratch, &e),
+                                     c->n_experts, k.n_pairs, &spec, scratch, &e),
                             ST_OK);
         for (int64_t j = 0; j < n; j++)
             failed += check_near(name, y[j], exact[j], 2e-6 * size[j]);
@@ -306,8 +306,8 @@ static int test_activations(const BackendOps *ops, Backend *b)
             spec.act = *acts[a].act;
             x[0] = points[i].g;
             x[1] = points[i].u;
-            failed += check_int("ffn", ops->ffn(b, y, x, NULL, NULL, first, 1, &spec, scratch, &e),
-                                ST_OK);
+            failed += check_int(
+                "ffn", ops->ffn(b, y, x, NULL, NULL, NULL, 1, first[1], &spec, scratch, &e), ST_OK);
             failed +=
                 check_near(acts[a].name, y[0], acts[a].want, 5e-7 * fmax(1, fabs(acts[a].want)));
         }
@@ -341,7 +341,8 @@ static int test_situ(const BackendOps *ops, Backend *b)
         x[2 * i] = i == N - 1 ? NAN : i % 2 ? -size : size;
         x[2 * i + 1] = 1;
     }
-    failed += check_int("situ", ops->ffn(b, y, x, NULL, NULL, first, 1, &spec, scratch, &e), ST_OK);
+    failed += check_int(
+        "situ", ops->ffn(b, y, x, NULL, NULL, NULL, 1, first[1], &spec, scratch, &e), ST_OK);
     for (int i = 0; i < N - 1; i++) {
         double want = gated_exactly(x[2 * i], 1, &situ);
         failed += check_near("situ", y[2 * i], want, 8e-7 * fabs(want) + 1e-37);
@@ -376,8 +377,8 @@ static int test_ungated(const BackendOps *ops, Backend *b)
                         .inter = INTER,
                         .act = {ACT_RELU2, 0, 0, 0}};
         float y[PAIRS * HIDDEN], scratch[PAIRS * INTER], inner[INTER], want[HIDDEN];
-        failed +=
-            check_int("relu2", ops->ffn(b, y, x, NULL, NULL, first, 2, &spec, scratch, &e), ST_OK);
+        failed += check_int(
+            "relu2", ops->ffn(b, y, x, NULL, NULL, first, 2, PAIRS, &spec, scratch, &e), ST_OK);
         for (int p = 0; p < PAIRS; p++) {
             int i = p >= first[1];
             for (int o = 0; o < INTER; o++) {
@@ -438,14 +439,14 @@ static int test_inner(const BackendOps *ops, Backend *b)
         const char *name = row_scheme_name(inner[c].format.scheme);
         memset(y, 0, (size_t)n * sizeof *y);
         memset(want, 0, (size_t)n * sizeof *want);
-        ops->ffn(b, want, x, NULL, NULL, first, EXPERTS, &spec, scratch, &e);
+        ops->ffn(b, want, x, NULL, NULL, first, EXPERTS, PAIRS, &spec, scratch, &e);
         for (int p = 0; p < PAIRS; p++)
             row_round(&inner[c].format, want + p * width, width, want + p * width);
         for (int64_t i = 0; i < n; i++)
             want[i] += 0.0f; /* the copy makes -0 a 0 */
         spec.inner = inner[c].format;
-        failed += check_int(name, ops->ffn(b, y, x, NULL, NULL, first, EXPERTS, &spec, scratch, &e),
-                            ST_OK);
+        failed += check_int(
+            name, ops->ffn(b, y, x, NULL, NULL, first, EXPERTS, PAIRS, &spec, scratch, &e), ST_OK);
         failed += check_bits(name, y, want, n);
         ops->weight_destroy(b, (Weight *)spec.w13);
         ops->weight_destroy(b, (Weight *)spec.w2);
@@ -506,9 +507,9 @@ static int test_two_inputs(const BackendOps *ops, Backend *b)
     }
     for (int gathered = 0; gathered < 2; gathered++) {
         const int32_t *rows = gathered ? row_of : NULL;
-        failed += check_int("two inputs",
-                            ops->ffn(b, y, x, x_up, rows, first, 1, &spec, scratch, &e), ST_OK);
-        ops->ffn(b, want, both, NULL, rows, first, 1, &wide_spec, scratch, &e);
+        failed += check_int(
+            "two inputs", ops->ffn(b, y, x, x_up, rows, first, 1, ROWS, &spec, scratch, &e), ST_OK);
+        ops->ffn(b, want, both, NULL, rows, first, 1, ROWS, &wide_spec, scratch, &e);
         for (int r = 0; r < ROWS; r++)
             failed += check_bits("two inputs", y + r * HIDDEN, want + r * WIDE, HIDDEN);
     }

@@ -1,6 +1,7 @@
 /* tests/kernels/test_latent.c - latent attention over paged latents: both forms against double
  * precision and each other, and each bit for bit across chunks, batches, threads and instruction
  * sets. Pools start as NaN, so that a read of a position that nobody wrote shows. */
+#include "tests/support/attn_list.h"
 #include "tests/support/check.h"
 #include "tests/support/kernel_case.h"
 
@@ -185,12 +186,12 @@ static int run_step(Bench *x, const AttnSeq *seqs, int n_seqs, LatentForm form)
         n_rows += seqs[i].n_rows;
     void *scratch = test_alloc(x->ops->latent_scratch_bytes(x->b, n_rows, &x->d->spec));
     failed += check_int(x->name,
-                        x->ops->latent_write(x->b, x->pool, x->d->latents, x->d->stride, seqs,
-                                             n_seqs, &x->d->spec, &e),
+                        test_latent_write(x->ops, x->b, x->pool, x->d->latents, x->d->stride, seqs,
+                                          n_seqs, &x->d->spec, &e),
                         ST_OK);
     failed += check_int(x->name,
-                        x->ops->latent_attention(x->b, x->out, x->d->q, x->pool, seqs, n_seqs,
-                                                 &x->d->spec, &x->w, form, scratch, &e),
+                        test_latent_attention(x->ops, x->b, x->out, x->d->q, x->pool, seqs, n_seqs,
+                                              &x->d->spec, &x->w, form, scratch, &e),
                         ST_OK);
     free(scratch);
     return failed;
@@ -392,12 +393,12 @@ static int test_edges(const BackendOps *ops, Backend *b)
     memset(untouched, 0xff, page);
     int32_t pages[2] = {-1, -1};
     AttnSeq seq = {0, ROWS, 0, pages}, none = {0, 0, 0, pages};
-    failed +=
-        check_int("no page", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, &spec, &e), ST_OK);
+    failed += check_int("no page", test_latent_write(ops, b, pool, rows, WIDTH, &seq, 1, &spec, &e),
+                        ST_OK);
     failed += check_int("no page", memcmp(pool, untouched, page), 0);
     pages[1] = 0; /* positions 64 .. 69 */
     failed +=
-        check_int("write", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, &spec, &e), ST_OK);
+        check_int("write", test_latent_write(ops, b, pool, rows, WIDTH, &seq, 1, &spec, &e), ST_OK);
     size_t stride = page / KV_PAGE;
     for (int j = 0; j < ROWS - KV_PAGE; j++)
         failed += check_int(
@@ -406,8 +407,8 @@ static int test_edges(const BackendOps *ops, Backend *b)
             0);
     size_t end = (ROWS - KV_PAGE) * stride;
     failed += check_int("the rest", memcmp(pool + end, untouched + end, page - end), 0);
-    failed += check_int("no width", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, &nothing, &e),
-                        ST_INPUT);
+    failed += check_int(
+        "no width", test_latent_write(ops, b, pool, rows, WIDTH, &seq, 1, &nothing, &e), ST_INPUT);
 
     static const struct {
         const char *name;
@@ -427,8 +428,9 @@ static int test_edges(const BackendOps *ops, Backend *b)
     bad[0].kv.dtype = KV_NVFP4;
     bad[1].kv.dtype = KV_FP8;
     for (int i = 0; i < 2; i++)
-        failed += check_int(
-            "bad format", ops->latent_write(b, pool, rows, WIDTH, &seq, 1, &bad[i], &e), ST_INPUT);
+        failed +=
+            check_int("bad format",
+                      test_latent_write(ops, b, pool, rows, WIDTH, &seq, 1, &bad[i], &e), ST_INPUT);
 
     Weight *up = bank(ops, b, 2, 5, 4, 8), *absorb = bank(ops, b, 2, 8, 0, 5);
     Weight *other = bank(ops, b, 2, 5, 3, 8), *one = bank(ops, b, 1, 8, 0, 5);
@@ -445,15 +447,15 @@ static int test_edges(const BackendOps *ops, Backend *b)
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         for (int form = 0; form < 2; form++)
             failed += check_int(calls[i].name,
-                                ops->latent_attention(b, out, q, pool, calls[i].seq, 1, &spec,
+                                test_latent_attention(ops, b, out, q, pool, calls[i].seq, 1, &spec,
                                                       &calls[i].w, (LatentForm)form, scratch, &e),
                                 calls[i].want);
     spec.v_dim = 0;
     LatentWeights w = {up, absorb};
-    failed += check_int(
-        "no values",
-        ops->latent_attention(b, out, q, pool, &none, 1, &spec, &w, LATENT_EXPANDED, scratch, &e),
-        ST_INPUT);
+    failed += check_int("no values",
+                        test_latent_attention(ops, b, out, q, pool, &none, 1, &spec, &w,
+                                              LATENT_EXPANDED, scratch, &e),
+                        ST_INPUT);
     ops->weight_destroy(b, up);
     ops->weight_destroy(b, absorb);
     ops->weight_destroy(b, other);

@@ -74,10 +74,11 @@ static int test_vectors(Backend *b)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         int32_t expert[3];
         float weight[3];
-        failed += check_int(
-            cases[c].name,
-            ops->route(b, expert, weight, logits, cases[c].correction, 1, &cases[c].spec, &e),
-            ST_OK);
+        uint64_t load[16] = {0};
+        failed += check_int(cases[c].name,
+                            ops->route(b, expert, weight, load, logits, cases[c].correction, 1,
+                                       NULL, &cases[c].spec, &e),
+                            ST_OK);
         for (int s = 0; s < 3; s++)
             failed += check_int(cases[c].name, expert[s], cases[c].expert[s]);
         failed += check_close(cases[c].name, weight, cases[c].want, 3, 1.2e-7);
@@ -189,14 +190,18 @@ static int test_batches(const TestBackend *t, int n_backends)
         float *weight = test_alloc((size_t)(n * top_k) * 4);
         float *first = test_alloc((size_t)(n * top_k) * 4);
         int32_t *expert = test_alloc((size_t)(n * top_k) * 4);
+        uint64_t *load = calloc((size_t)n_experts, sizeof *load);
+        if (!load)
+            return failed + check_true("memory for loads", false);
         for (int i = 0; i < n * n_experts; i++)
             logits[i] = floorf(logits[i] * 40) / 8 - (sigmoid ? 0 : 60);
         for (int j = 0; correction && j < n_experts; j++)
             correction[j] = floorf(correction[j] * 4) / 4;
         for (int i = 0; i < n_backends; i++) {
-            failed += check_int("route",
-                                ops->route(t[i].b, expert, weight, logits, correction, n, spec, &e),
-                                ST_OK);
+            failed += check_int(
+                "route",
+                ops->route(t[i].b, expert, weight, load, logits, correction, n, NULL, spec, &e),
+                ST_OK);
             if (i == 0)
                 memcpy(first, weight, (size_t)(n * top_k) * 4);
             failed += check_bits(t[i].name, weight, first, n * top_k);
@@ -209,6 +214,7 @@ static int test_batches(const TestBackend *t, int n_backends)
         free(weight);
         free(first);
         free(expert);
+        free(load);
     }
     return failed;
 }
@@ -218,32 +224,34 @@ static int test_refusals(Backend *b)
     enum { N = 50, E = 4 };
     int failed = 0;
     float logits[N][E] = {{0}}, weight[N * 2];
+    uint64_t load[E] = {0};
     int32_t expert[N * 2];
     RouterSpec spec = {ROUTER_TOPK_SOFTMAX, E, 2, 1, 1, false, 0, 1};
     logits[7][3] = -INFINITY; /* never chosen, but no error */
-    failed +=
-        check_int("-inf", ops->route(b, expert, weight, logits[0], NULL, N, &spec, &e), ST_OK);
+    failed += check_int(
+        "-inf", ops->route(b, expert, weight, load, logits[0], NULL, N, NULL, &spec, &e), ST_OK);
     logits[41][2] = NAN;
     logits[23][0] = INFINITY;
-    failed +=
-        check_int("NaN", ops->route(b, expert, weight, logits[0], NULL, N, &spec, &e), ST_INPUT);
+    failed += check_int(
+        "NaN", ops->route(b, expert, weight, load, logits[0], NULL, N, NULL, &spec, &e), ST_INPUT);
     failed += check_has("lowest row", e.text, "row 23:");
     logits[23][0] = 0;
-    failed +=
-        check_int("NaN", ops->route(b, expert, weight, logits[0], NULL, N, &spec, &e), ST_INPUT);
+    failed += check_int(
+        "NaN", ops->route(b, expert, weight, load, logits[0], NULL, N, NULL, &spec, &e), ST_INPUT);
     failed += check_has("NaN", e.text, "row 41:");
     static const float low[E] = {-200, -200, -150, -90};
     static const float bad[E] = {0, NAN, 0, 0};
     RouterSpec sigmoid = {ROUTER_SIGMOID, E, 2, 1, 1, true, 0, 1};
-    failed +=
-        check_int("all 0", ops->route(b, expert, weight, low, NULL, 1, &sigmoid, &e), ST_INPUT);
+    failed += check_int(
+        "all 0", ops->route(b, expert, weight, load, low, NULL, 1, NULL, &sigmoid, &e), ST_INPUT);
     failed += check_has("all 0", e.text, "row 0:");
     sigmoid.renorm_eps = 1e-20f;
-    failed +=
-        check_int("all 0, eps", ops->route(b, expert, weight, low, NULL, 1, &sigmoid, &e), ST_OK);
+    failed += check_int(
+        "all 0, eps", ops->route(b, expert, weight, load, low, NULL, 1, NULL, &sigmoid, &e), ST_OK);
     failed += check_near("all 0, eps", weight[0], 0, 0);
-    failed += check_int("NaN correction", ops->route(b, expert, weight, low, bad, 1, &sigmoid, &e),
-                        ST_INPUT);
+    failed +=
+        check_int("NaN correction",
+                  ops->route(b, expert, weight, load, low, bad, 1, NULL, &sigmoid, &e), ST_INPUT);
     static const RouterSpec wrong[] = {
         {ROUTER_SIGMOID, E, 2, 3, 1, true, 0, 1},
         {ROUTER_SIGMOID, E, 2, 2, 3, true, 0, 1},
@@ -255,12 +263,15 @@ static int test_refusals(Backend *b)
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         failed += check_int(
-            "groups", ops->route(b, expert, weight, logits[0], NULL, 1, &wrong[i], &e), ST_INPUT);
+            "groups", ops->route(b, expert, weight, load, logits[0], NULL, 1, NULL, &wrong[i], &e),
+            ST_INPUT);
     spec.top_k = 5;
     failed += check_int("more than there are",
-                        ops->route(b, expert, weight, logits[0], NULL, 1, &spec, &e), ST_INPUT);
+                        ops->route(b, expert, weight, load, logits[0], NULL, 1, NULL, &spec, &e),
+                        ST_INPUT);
     spec.n_experts = 2000;
-    failed += check_int("too many", ops->route(b, expert, weight, logits[0], NULL, 1, &spec, &e),
+    failed += check_int("too many",
+                        ops->route(b, expert, weight, load, logits[0], NULL, 1, NULL, &spec, &e),
                         ST_INPUT);
     return failed;
 }

@@ -217,8 +217,9 @@ static int test_sums(const TestBackend *t, int n_backends)
                 test_random(&seed) % 5 ? (int32_t)(test_random(&seed) % (unsigned)n_rows) : -1;
         for (int i = 0; i < n_backends; i++) {
             Backend *b = t[i].b;
-            failed += check_int("combine",
-                                ops->combine(b, y, rows, slot, weight, n, top_k, width, &e), ST_OK);
+            failed +=
+                check_int("combine",
+                          ops->combine(b, y, rows, slot, weight, NULL, n, top_k, width, &e), ST_OK);
             failed += same_as_first("combine", &t[i], i, y, first, n * width);
             for (int j = 0; j < n * width; j++) {
                 float acc = 0;
@@ -227,11 +228,16 @@ static int test_sums(const TestBackend *t, int n_backends)
                         acc = fmaf(weight[j / width * top_k + s],
                                    rows[slot[j / width * top_k + s] * width + j % width], acc);
                 failed += check_near("combine", y[j], acc, 0);
+                first[j] = acc + rows[j];
             }
+            ops->combine(b, y, rows, slot, weight, rows, n, top_k, width, &e);
+            failed += check_bits("combine with more", y, first, n * width);
+            ops->combine(b, first, rows, slot, weight, NULL, n, top_k, width, &e);
             int32_t *from = test_alloc((size_t)n * sizeof *from);
             for (int r = 0; r < n; r++)
                 from[r] = (r * 3 + 1) % n_rows;
-            failed += check_int("gather", ops->gather(b, y, rows, from, n, width, &e), ST_OK);
+            failed += check_int(
+                "gather", ops->gather(b, y, rows, from, n, (size_t)width * sizeof *y, &e), ST_OK);
             for (int j = 0; j < n * width; j++)
                 failed += check_near("gather", y[j], rows[from[j / width] * width + j % width], 0);
             free(from);
@@ -242,19 +248,40 @@ static int test_sums(const TestBackend *t, int n_backends)
         free(first);
         free(slot);
     }
-    enum { LONG = 40001 };
-    float *y = test_floats(LONG, 4), *h = test_floats(LONG, 5);
-    for (int i = 0; i < n_backends; i++) {
-        float *sum = test_floats(LONG, 5);
-        failed += check_int("add", ops->add(t[i].b, sum, y, 0.22f, LONG, &e), ST_OK);
+    return failed;
+}
+
+/* The sum of the residual stream, and its norm as norm gives it. */
+static int test_add_norm(const TestBackend *t, int n_backends)
+{
+    enum { N = 7, WIDTH = 601 };
+    static const NormKind kinds[] = {NORM_LLAMA, NORM_FP32, NORM_ZERO_CENTRED};
+    float *delta = test_floats(N * WIDTH, 4), *before = test_floats(N * WIDTH, 5),
+          *weight = test_floats(WIDTH, 6);
+    float *y = test_alloc(N * WIDTH * sizeof *y), *want = test_alloc(N * WIDTH * sizeof *want);
+    int failed = 0;
+    for (int i = 0; i < 3 * n_backends; i++) {
+        Backend *b = t[i / 3].b;
+        NormKind kind = kinds[i % 3];
+        float *h = test_floats(N * WIDTH, 5);
+        failed += check_int(
+            "add", ops->add_norm(b, y, h, delta, 0.22f, weight, N, WIDTH, 1e-6f, kind, &e), ST_OK);
         int wrong = 0;
-        for (int j = 0; j < LONG; j++)
-            wrong += sum[j] != fmaf(0.22f, y[j], h[j]);
-        failed += check_int("add", wrong, 0);
-        free(sum);
+        for (int j = 0; j < N * WIDTH; j++)
+            wrong += h[j] != fmaf(0.22f, delta[j], before[j]);
+        failed += check_int("sum", wrong, 0);
+        ops->norm(b, want, h, weight, N, 1, WIDTH, WIDTH, 1e-6f, kind, &e);
+        failed += check_bits("norm of the sum", y, want, N * WIDTH);
+        failed += check_int(
+            "alone", ops->add_norm(b, y, h, NULL, 0.22f, weight, N, WIDTH, 1e-6f, kind, &e), ST_OK);
+        failed += check_bits("norm alone", y, want, N * WIDTH);
+        free(h);
     }
+    free(delta);
+    free(before);
+    free(weight);
     free(y);
-    free(h);
+    free(want);
     return failed;
 }
 
@@ -400,8 +427,9 @@ int main(void)
     TestBackend backends[MAX_TEST_BACKENDS];
     int n = test_backends(ops, backends);
     int failed = test_norm(backends, n) + test_rope(backends, n) + test_embed(backends, n) +
-                 test_sums(backends, n) + test_gate_and_clamp(backends, n) +
-                 test_formats(backends, n) + test_memory(backends[0].b);
+                 test_sums(backends, n) + test_add_norm(backends, n) +
+                 test_gate_and_clamp(backends, n) + test_formats(backends, n) +
+                 test_memory(backends[0].b);
     test_backends_free(ops, backends, n);
     return test_result(failed);
 }
