@@ -52,6 +52,6 @@ if(MOEBATCH_HAS_CUDA)
     PREFIX "" CUDA_RUNTIME_LIBRARY Shared LINKER_LANGUAGE CUDA
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
     BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
-  target_link_libraries(moebatch_cuda PRIVATE CUDA::cudart ${NCCL_LIBRARY})
+  target_link_libraries(moebatch_cuda PRIVATE CUDA::cudart ${NCCL_LIBRARY} ${CMAKE_DL_LIBS})
   install(TARGETS moebatch_cuda LIBRARY DESTINATION lib/moebatch)
 endif()

@@ -180,6 +180,15 @@ typedef struct BankFile {
     const uint64_t *offset; /* [n_mats] */
 } BankFile;
 
+/* What this device does at best, measured in the run that quotes it. 0: it has none. */
+typedef struct BackendCeilings {
+    double memory_bytes_s; /* of a copy, read plus written; of reading alone on the CPU */
+    double upload_bytes_s; /* from pinned memory */
+    /* multiply-adds count twice; products of bf16 (float32 on the CPU), and of FP8 */
+    double flops, fp8_flops;
+    const char *gemm; /* what computed them: "cuBLASLt 8192^3", "FMA in registers"; NULL: nothing */
+} BackendCeilings;
+
 typedef struct BackendOps {
     const char *name; /* "cpu", "cuda": what --backend takes */
     int act_bytes;
@@ -189,6 +198,8 @@ typedef struct BackendOps {
     Status (*can_run)(int local_rank, Err *e);
     Status (*create)(const BackendConfig *config, Backend **out, Err *e);
     void (*destroy)(Backend *b); /* NULL is fine */
+    /* Takes 2 GiB of the device (384 MiB on the CPU) for as long as it runs, which is a second. */
+    Status (*ceilings)(Backend *b, BackendCeilings *out, Err *e);
     /* Bytes that alloc could still give; NULL where host_memory. */
     size_t (*free_memory)(const Backend *b);
 

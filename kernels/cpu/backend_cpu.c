@@ -76,6 +76,7 @@ static Status create(const BackendConfig *config, Backend **out, Err *e)
         return err_set(e, ST_MEMORY, "out of memory: the CPU backend");
     b->team = config->team;
     b->n_threads = config->team ? team_size(config->team) : 1;
+    b->isa = config->isa;
     b->kernels = kernels_of(config->isa);
     cpu_iq2_levels(config->isa, &b->levels);
     void *scratch = NULL;
@@ -133,6 +134,7 @@ const BackendOps cpu_backend = {
     .can_run = can_run,
     .create = create,
     .destroy = destroy,
+    .ceilings = cpu_ceilings,
     .alloc = cpu_alloc,
     .release = cpu_release,
     .upload = copy,

@@ -145,6 +145,7 @@ extern const BackendOps cpu_backend;
 struct Backend {
     Team *team;
     int n_threads;
+    IsaLevel isa;
     const CpuKernels *kernels;
     Scratch *scratch; /* [n_threads] */
     int *task_first;  /* [MAX_GROUPS + 1] of the op that is running */
@@ -184,6 +185,7 @@ struct AttnList {
 };
 
 /* backend_cpu.c */
+Status cpu_ceilings(Backend *b, BackendCeilings *out, Err *e);
 Status cpu_alloc(Backend *b, size_t bytes, const char *what, void **out, Err *e);
 void cpu_release(Backend *b, void *p);
 

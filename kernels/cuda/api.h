@@ -102,6 +102,7 @@ typedef struct CudaApi {
     /* Makes the device current for this thread, for good, and a stream. */
     int (*open)(int device, void **stream);
     int (*close)(void *stream);
+    int (*ceilings)(BackendCeilings *out, void *stream);
     int (*memory)(size_t *free_bytes, size_t *total_bytes);
     int (*take)(void **out, size_t bytes);
     int (*release)(void *p);
@@ -160,6 +161,7 @@ typedef struct CudaApi {
 extern "C" {
 #endif
 /* Of the .cu files, for the table in memory.cu. */
+int cuda_ceilings(BackendCeilings *out, void *stream);
 int cuda_embed_launch(float *h, const void *table, const int32_t *ids, int n, int64_t cols,
                       float scale, void *stream);
 int cuda_add_norm_launch(void *y, float *h, const void *delta, float scale, const float *weight,

@@ -159,6 +159,12 @@ fail:
     return st;
 }
 
+static Status ceilings(Backend *b, BackendCeilings *out, Err *e)
+{
+    *out = (BackendCeilings){0};
+    return cuda_status(b, b->api->ceilings(out, b->stream), "measuring the GPU's limits", e);
+}
+
 static size_t free_memory(const Backend *b)
 {
     size_t free_bytes = 0, total = 0;
@@ -385,6 +391,7 @@ const BackendOps cuda_backend = {
     .can_run = can_run,
     .create = create,
     .destroy = destroy,
+    .ceilings = ceilings,
     .free_memory = free_memory,
     .alloc = cuda_alloc,
     .release = cuda_release,

@@ -139,6 +139,7 @@ extern "C" const CudaApi cuda_api = {
     is_out_of_memory,
     open_device,
     close_stream,
+    cuda_ceilings,
     memory,
     take,
     release,

@@ -11,7 +11,7 @@
 #include "io/clock.h"
 #include "kernels/backend.h"
 #include "tests/support/attn_list.h"
-#include "tests/support/ceilings.h"
+#include "kernels/cpu/ceilings.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>

@@ -9,7 +9,7 @@
  * ceilings, whichever is longer, over the time measured. Decode includes the head and the choice of the best token. */
 #include "app/job_options.h"
 #include "io/clock.h"
-#include "tests/support/ceilings.h"
+#include "kernels/cpu/ceilings.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,7 @@
-/* tests/support/ceilings.c - see ceilings.h. */
-#include "tests/support/ceilings.h"
+/* kernels/cpu/ceilings.c - see ceilings.h. */
+#include "kernels/cpu/ceilings.h"
+
+#include "kernels/cpu/cpu.h"
 
 #include "io/clock.h"
 
@@ -162,4 +164,18 @@ void ceilings_measure(CeilingProbe *p, Ceilings *best)
                      flops / seconds_of(p, p->n_threads, probes[i].fn) * 1e-9);
     }
 #endif
+}
+
+Status cpu_ceilings(Backend *b, BackendCeilings *out, Err *e)
+{
+    CeilingProbe *probe;
+    Ceilings best = {0};
+    TRY(ceilings_create(&probe, b->team, e));
+    for (int run = 0; run < 3; run++)
+        ceilings_measure(probe, &best);
+    ceilings_destroy(probe);
+    *out = (BackendCeilings){.memory_bytes_s = best.read_gbs * 1e9,
+                             .flops = best.fma_gflops[b->isa] * 1e9,
+                             .gemm = "FMA in registers"};
+    return ST_OK;
 }

@@ -1,7 +1,7 @@
-/* tests/support/ceilings.h - what this machine can do at best, measured in the run that quotes it.
+/* kernels/cpu/ceilings.h - what this machine can do at best, measured in the run that quotes it.
  */
-#ifndef MB_TESTS_CEILINGS_H
-#define MB_TESTS_CEILINGS_H
+#ifndef MB_KERNELS_CPU_CEILINGS_H
+#define MB_KERNELS_CPU_CEILINGS_H
 
 #include "io/err.h"
 #include "io/team.h"
