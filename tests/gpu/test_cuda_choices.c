@@ -2,20 +2,17 @@
  * experts: what near-ties of a router do to logits is taken out, and what is left is rounding. Every
  * reference checkpoint, every prompt: relative L2 to the reference's logits below 2e-2. */
 #include "dist/comm.h"
-#include "io/file.h"
-#include "io/safetensors.h"
-#include "model/model.h"
 #include "tests/support/check.h"
 #include "tests/support/cuda_case.h"
+#include "tests/support/golden_model.h"
 #include "tests/support/kernel_case.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROWS = 144, MOST_CHOICES = 1 << 20 };
+enum { MOST_CHOICES = 1 << 20 };
 
 static const double limit = 2e-2;
 static CudaCase on;
@@ -93,89 +90,25 @@ static Status impose(Backend *b, int32_t *expert, float *weight, uint64_t *load,
     return ST_OK;
 }
 
-/* All positions of a prompt in one step. */
-static void run_prompt(Model *m, const int32_t *ids, int n, float *out)
+static int check_model(void *comm, const char *dir, const char *name)
 {
-    int32_t position[MAX_ROWS];
-    KvSeq kv = {0};
-    bool ok = true, all_know = false;
-    Err e = {0};
-    for (int i = 0; i < n; i++)
-        position[i] = i;
-    cuda_case_must(kv_seq_extend(&m->kv, &kv, 0, n, &ok, &e), &e);
-    StepSeq seq = {0, n, 0, n, n, &kv};
-    Step step = {.ids = ids, .position = position, .n_rows = n, .seqs = &seq, .n_seqs = 1};
-    cuda_case_must(model_step(m, &step, &all_know, &e), &e);
-    for (int first = 0; first < n; first += m->logits_rows) {
-        int take = n - first < m->logits_rows ? n - first : m->logits_rows;
-        const float *logits;
-        cuda_case_must(model_logits(m, first, take, &logits, &e), &e);
-        memcpy(out + (int64_t)first * m->arch->vocab, logits,
-               (size_t)take * (size_t)m->arch->vocab * sizeof *out);
-    }
-    kv_seq_free(&m->kv, &kv);
-}
-
-static const TensorEntry *entry(const SafeTensors *s, const char *what, int k)
-{
-    char name[64];
-    snprintf(name, sizeof name, "%s.%d", what, k);
-    for (int i = 0; i < s->n; i++)
-        if (strcmp(s->entries[i].name, name) == 0)
-            return &s->entries[i];
-    return NULL;
-}
-
-static Model *load(const char *dir, const Arch *arch, Comm *comm, const BackendOps *ops,
-                   Backend *backend)
-{
-    Model *m = NULL;
-    Err e = {0};
-    ModelConfig config = {.dir = dir,
-                          .ops = ops,
-                          .backend = backend,
-                          .max_rows = MAX_ROWS,
-                          .max_seqs = 1,
-                          .max_len = 256,
-                          .kv_bytes = 8 << 20,
-                          .round_bytes = 1 << 14,
-                          .logits_bytes = 1 << 15};
-    config.precision.activations = ACTIVATIONS_NONE;
-    precision_resolve(&config.precision, ops);
-    cuda_case_must(model_create(&m, arch, &config, comm, &e), &e);
-    return m;
-}
-
-static int check_model(Comm *comm, const char *dir, const char *name)
-{
-    Arch arch = {0};
-    GenerationDefaults generation;
-    FileMap map;
-    SafeTensors s;
-    char golden[FILE_PATH_MAX];
-    Err e = {0};
-    int failed = 0;
-    cuda_case_must(file_join(golden, dir, "golden.safetensors", &e), &e);
-    cuda_case_must(file_map(golden, &map, &e), &e);
-    cuda_case_must(safetensors_parse(map.data, map.len, &s, &e), &e);
-    cuda_case_must(arch_load(dir, NULL, 0, &arch, &generation, &e), &e);
-    Model *here = load(dir, &arch, comm, &recording, on.host),
-          *there = load(dir, &arch, comm, &imposing, on.dev);
+    const Precision none = {.activations = ACTIVATIONS_NONE};
+    GoldenModel g;
+    int failed = 0, n;
+    int32_t ids[GOLDEN_ROWS];
+    golden_open(dir, &g);
+    Model *here = golden_load(&g, comm, &recording, on.host, &none),
+          *there = golden_load(&g, comm, &imposing, on.dev, &none);
     printf("%s:", name);
-    const TensorEntry *ids_entry;
-    for (int k = 0; (ids_entry = entry(&s, "input_ids", k)) != NULL; k++) {
-        const TensorEntry *want_entry = entry(&s, "logits", k);
-        int n = (int)ids_entry->shape[0];
-        int64_t n_values = (int64_t)n * arch.vocab;
-        int32_t ids[MAX_ROWS];
+    for (int k = 0; (n = golden_ids(&g, k, ids)) > 0; k++) {
+        int64_t n_values = (int64_t)n * g.arch.vocab;
         float *got = test_alloc((size_t)n_values * sizeof *got),
               *want = test_alloc((size_t)n_values * sizeof *want);
-        memcpy(ids, ids_entry->data, (size_t)n * sizeof *ids);
         n_recorded = n_imposed = n_changed = 0;
-        run_prompt(here, ids, n, got);
-        run_prompt(there, ids, n, got);
+        golden_run(here, ids, n, got);
+        golden_run(there, ids, n, got);
         failed += check_int("choices of every layer and row", n_imposed, n_recorded);
-        memcpy(want, want_entry->data, (size_t)n_values * sizeof *want);
+        memcpy(want, golden_entry(&g, "logits", k)->data, (size_t)n_values * sizeof *want);
         double apart = 0, squares = 0;
         for (int64_t i = 0; i < n_values; i++) {
             double d = (double)got[i] - (double)want[i];
@@ -191,29 +124,7 @@ static int check_model(Comm *comm, const char *dir, const char *name)
     printf("\n");
     model_destroy(here);
     model_destroy(there);
-    arch_free(&arch);
-    safetensors_free(&s);
-    file_unmap(&map);
-    return failed;
-}
-
-static int check_all(Comm *comm)
-{
-    char folder[FILE_PATH_MAX], dir[2 * FILE_PATH_MAX];
-    int failed = 0;
-    snprintf(folder, sizeof folder, "%s/goldens", test_shared());
-    DIR *d = opendir(folder);
-    if (!d)
-        return check_true("the folder of reference checkpoints", false);
-    printf("relative L2 of each prompt (rows and layers whose choice was changed)\n");
-    for (struct dirent *f; (f = readdir(d)) != NULL;) {
-        snprintf(dir, sizeof dir, "%s/%s/golden.safetensors", folder, f->d_name);
-        if (!file_exists(dir))
-            continue;
-        snprintf(dir, sizeof dir, "%s/%s", folder, f->d_name);
-        failed += check_model(comm, dir, f->d_name);
-    }
-    closedir(d);
+    golden_close(&g);
     return failed;
 }
 
@@ -232,7 +143,10 @@ int main(int argc, char **argv)
     imposing.route = impose;
     choices = test_alloc(MOST_CHOICES * sizeof *choices);
     cuda_case_must(comm_start(&argc, &argv, &comm, &e), &e);
-    failed = check_all(&comm);
+    char folder[FILE_PATH_MAX];
+    snprintf(folder, sizeof folder, "%s/goldens", test_shared());
+    printf("relative L2 of each prompt (rows and layers whose choice was changed)\n");
+    failed = golden_each(folder, check_model, &comm);
     comm_end(&comm);
     free(choices);
     cuda_case_close(&on);
