@@ -12,11 +12,7 @@
 void job_options_init(JobOptions *o)
 {
     *o = (JobOptions){.generation_config = "auto", .progress = "auto"};
-    o->job.engine = (EngineConfig){.backend = "auto",
-                                   .isa = "auto",
-                                   .max_batch = 256,
-                                   .prefill_chunk = 512,
-                                   .wait_timeout_s = 300};
+    o->job.engine = (EngineConfig){.backend = "auto", .isa = "auto", .wait_timeout_s = 300};
     o->job.sync_interval_s = 5;
 }
 
@@ -31,9 +27,9 @@ size_t job_options_engine(JobOptions *o, Option *out)
         {"--threads", NULL, OPTION_INT, &g->threads, NULL, 1, 1024, "N",
          "per rank (default: cores / ranks of the node)"},
         {"--max-batch", NULL, OPTION_INT, &g->max_batch, NULL, 1, 65536, "N",
-         "sequences in flight per rank (256)"},
+         "sequences in flight per rank (256; on a GPU 1024)"},
         {"--prefill-chunk", NULL, OPTION_INT, &g->prefill_chunk, NULL, 1, 1 << 20, "N",
-         "prompt tokens per rank and step (512)"},
+         "prompt tokens per rank and step (512; GPU 8192)"},
         {"--kv-memory", NULL, OPTION_SIZE, &g->kv_bytes, NULL, 0, 0, "SIZE",
          "KV cache per rank: 512M, 8G (default: fits)"},
         {"--activations", NULL, OPTION_TEXT, &o->activations, NULL, 0, 0, "MODE",

@@ -92,10 +92,20 @@ static Status choose_backend(Engine *g, Err *e)
     return st == ST_OK ? ST_OK : err_in(e, "--backend %s", name);
 }
 
+/* Enough rows for each expert to keep its arithmetic busy: on a GPU that takes more. */
+static void choose_batch(EngineConfig *c, const BackendOps *ops)
+{
+    if (c->max_batch == 0)
+        c->max_batch = ops->host_memory ? 256 : 1024;
+    if (c->prefill_chunk == 0)
+        c->prefill_chunk = ops->host_memory ? 512 : 8192;
+}
+
 static Status open_local(Engine *g, Err *e)
 {
     const EngineConfig *c = &g->config;
     TRY(choose_backend(g, e));
+    choose_batch(&g->config, g->ops);
     TRY(arch_load(c->model_dir, c->accept_keys, c->n_accept_keys, &g->arch, &g->generation, e));
     precision_resolve(&g->config.precision, g->ops);
     TRY(check_precision(g, e));
@@ -139,8 +149,8 @@ static size_t free_memory(void)
     return kib << 10;
 }
 
-/* What max_batch full contexts need, within half of the device's free memory, or of this node's
- * shared by its ranks. */
+/* What max_batch full contexts need; within half of this node's free memory, shared by its ranks,
+ * where that is where it lies. */
 static size_t default_kv_bytes(const Engine *g)
 {
     size_t block = kv_block_bytes(&g->arch, g->config.precision.kv, g->ops, g->backend);
@@ -148,7 +158,7 @@ static size_t default_kv_bytes(const Engine *g)
     size_t most = pages * (size_t)g->config.max_batch * MAX_KV_GROUPS * block;
     size_t share = free_memory() / 2 / (size_t)g->comm->n_local;
     if (!g->ops->host_memory)
-        share = g->ops->free_memory(g->backend) / 2;
+        return most;
     if (share < (size_t)64 << 20)
         share = (size_t)64 << 20;
     return most < share ? most : share;
@@ -187,6 +197,7 @@ Status engine_load(Engine *g, Err *e)
                      .max_seqs = g->config.max_batch,
                      .max_len = g->context.max_len,
                      .kv_bytes = g->config.kv_bytes ? g->config.kv_bytes : default_kv_bytes(g),
+                     .kv_fits = g->config.kv_bytes == 0,
                      .round_bytes = ROUND_BYTES,
                      .logits_bytes = LOGITS_BYTES};
     TRY(model_create(&g->model, &g->arch, &c, g->comm, e));

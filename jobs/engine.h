@@ -10,11 +10,12 @@
 
 typedef struct EngineConfig {
     const char *model_dir;
-    const char *backend;                         /* "cpu", "cuda" or "auto" */
-    const char *isa;                             /* "auto", "scalar", "avx2", "avx512" */
-    int threads;                                 /* per rank; 0: cores / ranks on the node */
-    int max_batch, prefill_chunk, max_model_len; /* max_model_len 0: the config's */
-    /* 0: what max_batch full contexts need, within half of the free memory */
+    const char *backend;          /* "cpu", "cuda" or "auto" */
+    const char *isa;              /* "auto", "scalar", "avx2", "avx512" */
+    int threads;                  /* per rank; 0: cores / ranks on the node */
+    int max_batch, prefill_chunk; /* 0: engine_open puts in the backend's usual ones */
+    int max_model_len;            /* 0: the config's */
+    /* 0: what max_batch full contexts need, within half of the free memory, or most of a GPU's */
     size_t kv_bytes;
     Precision precision; /* engine_open puts in what the defaults mean */
     bool use_generation_config;

@@ -38,7 +38,7 @@ Status report_manifest(const JobConfig *config, const Engine *engine, const Job 
     strbuf_fmt(&b, "  \"rows\": %lld,\n  \"run\": %d,\n  \"ranks\": %d,\n", (long long)id->n_rows,
                job->run, comm->size);
     strbuf_fmt(&b, "  \"max_batch\": %d,\n  \"prefill_chunk\": %d,\n  \"context\": %d,\n",
-               config->engine.max_batch, config->engine.prefill_chunk, engine->context.max_len);
+               engine->config.max_batch, engine->config.prefill_chunk, engine->context.max_len);
     strbuf_str(&b, "  \"parameters\": ");
     row_defaults_json(&engine->context, true, &b);
     strbuf_str(&b, ",\n  \"precision\": ");

@@ -220,7 +220,8 @@ static Status compute(JobRun *r, const JobFacts *f, Err *e)
     double start = clock_s();
     TRY(engine_load(&r->engine, e));
     r->times.load_s = clock_s() - start;
-    SchedulerConfig sc = {c->engine.max_batch, c->engine.prefill_chunk, c->logits != NULL};
+    const EngineConfig *used = &r->engine.config;
+    SchedulerConfig sc = {used->max_batch, used->prefill_chunk, c->logits != NULL};
     Status st = scheduler_create(&r->scheduler, r->engine.model, &r->engine.context, r->engine.team,
                                  &sc, e);
     if (st == ST_OK)

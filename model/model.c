@@ -166,6 +166,16 @@ static int most_coded_bytes(const Model *m)
     return (int)most;
 }
 
+/* Once all else is there: nine tenths of what is left, so that graphs and libraries have room. */
+static size_t fitting_kv_bytes(const Model *m)
+{
+    size_t most = m->config.kv_bytes;
+    if (!m->config.kv_fits || m->config.ops->host_memory)
+        return most;
+    size_t room = m->config.ops->free_memory(m->config.backend) / 10 * 9;
+    return most < room ? most : room;
+}
+
 /* This rank's part of model_create, up to the shared outcome. */
 static Status create_local(Model *m, Err *e)
 {
@@ -203,6 +213,7 @@ static Status create_local(Model *m, Err *e)
     }
     TRY(take_buffers(m, e));
     TRY(make_rope(m, e));
+    m->config.kv_bytes = fitting_kv_bytes(m);
     TRY(kv_create(&m->kv, a, m->config.precision.kv, m->config.ops, m->config.backend,
                   m->config.kv_bytes, e));
     return step_arrays_create(&m->arrays, a, &m->kv, m->config.ops, m->config.backend,

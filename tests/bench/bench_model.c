@@ -261,6 +261,7 @@ int main(int argc, char **argv)
     Err e;
     bool help;
     job_options_init(&s.o);
+    s.o.job.engine.max_batch = 256;
     s.o.job.engine.prefill_chunk = 1024;
     size_t n = job_options_engine(&s.o, options);
     options[n++] = (Option){
