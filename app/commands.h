@@ -18,6 +18,7 @@ int cmd_quantize(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_pack(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 int cmd_devices(int argc, char **argv);
 int cmd_version(void);
 

@@ -17,6 +17,7 @@ static const struct Command {
     {"inspect", cmd_inspect, "what a checkpoint is and what it takes"},
     {"pack", cmd_pack, "a checkpoint as one file that loads fast"},
     {"tokenize", cmd_tokenize, "texts to token ids and back"},
+    {"bench", cmd_bench, "speed of a published shape with random weights, and of loading"},
     {"devices", cmd_devices, "the GPUs that are found, and which rank would take which"},
 };
 

@@ -284,6 +284,22 @@ fail:
     return st;
 }
 
+Status tensor_set_of(const char *name, SafeTensors *entries, TensorSet *out, Err *e)
+{
+    *out = (TensorSet){.list_name = name, .parts = calloc(1, sizeof *out->parts)};
+    if (!out->parts) {
+        safetensors_free(entries);
+        return err_set(e, ST_MEMORY, "not enough memory for a part");
+    }
+    out->parts[0] = (TensorPart){.name = name, .header = *entries};
+    out->n_parts = 1;
+    *entries = (SafeTensors){0};
+    Status st = gather(out, e);
+    if (st != ST_OK)
+        tensor_set_close(out);
+    return st;
+}
+
 void tensor_set_close(TensorSet *s)
 {
     for (int p = 0; p < s->n_parts; p++) {

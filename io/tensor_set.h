@@ -40,6 +40,9 @@ typedef struct TensorSet {
  * index, it must list exactly what the parts hold, and parts must lie in DIR. Headers are read,
  * data is not. Messages name file and tensor. */
 Status tensor_set_open(const char *dir, TensorSet *out, Err *e);
+/* A set that no file holds: one part of that name (static storage), whose entries, with the arena that
+ * they lie in, become the set's, on failure too. What their data points to must outlive it. */
+Status tensor_set_of(const char *name, SafeTensors *entries, TensorSet *out, Err *e);
 void tensor_set_close(TensorSet *s); /* all zero is fine, and so is twice */
 const TensorEntry *tensor_set_find(const TensorSet *s, const char *name); /* NULL: not there */
 /* The first place of t among the banks of a pack, and how many there are; 0: t lies as it is. */

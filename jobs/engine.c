@@ -101,15 +101,27 @@ static void choose_batch(EngineConfig *c, const BackendOps *ops)
         c->prefill_chunk = ops->host_memory ? 512 : 8192;
 }
 
+static Status read_config(Engine *g, Err *e)
+{
+    const EngineConfig *c = &g->config;
+    if (!c->synthetic)
+        return arch_load(c->model_dir, c->accept_keys, c->n_accept_keys, &g->arch, &g->generation,
+                         e);
+    size_t len;
+    const char *config = synthetic_config(c->synthetic, &len);
+    return arch_parse(config, len, NULL, 0, NULL, 0, &g->arch, &g->generation, e);
+}
+
 static Status open_local(Engine *g, Err *e)
 {
     const EngineConfig *c = &g->config;
     TRY(choose_backend(g, e));
     choose_batch(&g->config, g->ops);
-    TRY(arch_load(c->model_dir, c->accept_keys, c->n_accept_keys, &g->arch, &g->generation, e));
+    TRY(read_config(g, e));
     precision_resolve(&g->config.precision, g->ops);
     TRY(check_precision(g, e));
-    TRY(tokenizer_load(c->model_dir, &g->tokenizer, e));
+    if (!c->synthetic)
+        TRY(tokenizer_load(c->model_dir, &g->tokenizer, e));
     if (g->tokenizer)
         TRY(tokenizer_cache_create(g->tokenizer, &g->tokenizer_cache, e));
     if (g->tokenizer && tokenizer_n_ids(g->tokenizer) > g->arch.vocab)
@@ -117,7 +129,10 @@ static Status open_local(Engine *g, Err *e)
                       c->model_dir, tokenizer_n_ids(g->tokenizer) - 1, g->arch.vocab);
     if (!c->use_generation_config)
         g->generation = (GenerationDefaults){0};
-    base_name(c->model_dir, g->model_name, sizeof g->model_name);
+    if (c->synthetic)
+        snprintf(g->model_name, sizeof g->model_name, "%s", synthetic_name(c->synthetic));
+    else
+        base_name(c->model_dir, g->model_name, sizeof g->model_name);
     int max_len = g->arch.max_positions;
     if (c->max_model_len > 0 && c->max_model_len < max_len)
         max_len = c->max_model_len;
@@ -184,11 +199,17 @@ static void warn_of_missing_scales(const Engine *g)
                       g->config.model_dir, w->n_missing_kv_scales);
 }
 
+Status engine_start(Engine *g, Err *e)
+{
+    return dist_agree(g->comm, g->backend ? ST_OK : make_backend(g, e), e);
+}
+
 Status engine_load(Engine *g, Err *e)
 {
     double start = clock_s();
-    TRY(dist_agree(g->comm, make_backend(g, e), e));
+    TRY(engine_start(g, e));
     ModelConfig c = {.dir = g->config.model_dir,
+                     .synthetic = g->config.synthetic,
                      .precision = g->config.precision,
                      .ops = g->ops,
                      .backend = g->backend,
@@ -202,6 +223,8 @@ Status engine_load(Engine *g, Err *e)
                      .logits_bytes = LOGITS_BYTES};
     TRY(model_create(&g->model, &g->arch, &c, g->comm, e));
     warn_of_missing_scales(g);
+    /* Weights may still be on their way. */
+    TRY(dist_agree(g->comm, g->ops->wait(g->backend, e), e));
     g->load_s = clock_s() - start;
     return ST_OK;
 }

@@ -10,6 +10,7 @@
 
 typedef struct EngineConfig {
     const char *model_dir;
+    const Synthetic *synthetic;   /* in place of model_dir; borrowed; NULL: none */
     const char *backend;          /* "cpu", "cuda" or "auto" */
     const char *isa;              /* "auto", "scalar", "avx2", "avx512" */
     int threads;                  /* per rank; 0: cores / ranks on the node */
@@ -48,7 +49,9 @@ Status engine_open(Engine *out, const EngineConfig *config, Comm *comm, Err *e);
 /* Collective. At most this level (a resumed job's); ST_INPUT naming the rank that cannot provide
  * it. */
 Status engine_use_isa(Engine *g, const char *isa, Err *e);
-/* Collective. Backend, weights, buffers. */
+/* Collective. Threads and the backend alone, for who wants to ask it something before the rest. */
+Status engine_start(Engine *g, Err *e);
+/* Collective. Backend (unless it was started), weights, buffers. */
 Status engine_load(Engine *g, Err *e);
 void engine_close(Engine *g); /* all zero is fine */
 

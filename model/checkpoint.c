@@ -219,12 +219,11 @@ static Status bind_all(Binder *b)
     return account(b);
 }
 
-Status checkpoint_open(const char *dir, const Arch *arch, Checkpoint *out, Err *e)
+/* From the files and the recipe of *out on. */
+static Status bind_files(const Arch *arch, Checkpoint *out, Err *e)
 {
     Binder b = {.arch = arch, .c = out, .e = e};
     Status st = ST_OK;
-    *out = (Checkpoint){0};
-    TRY_GOTO(tensor_set_open(dir, &out->files, e));
     out->n_layers = arch->n_layers;
     out->layers = calloc((size_t)arch->n_layers, sizeof *out->layers);
     out->use = calloc((size_t)out->files.n + 1, sizeof *out->use);
@@ -232,12 +231,37 @@ Status checkpoint_open(const char *dir, const Arch *arch, Checkpoint *out, Err *
         st = err_set(e, ST_MEMORY, "not enough memory for %d tensors", out->files.n);
         goto fail;
     }
-    TRY_GOTO(recipe_load(dir, &out->recipe, e));
     TRY_GOTO(bind_index_names(&b));
     TRY_GOTO(bind_all(&b));
 fail:
     name_table_free(&b.canonical);
     arena_free(&b.arena);
+    return st;
+}
+
+Status checkpoint_open(const char *dir, const Arch *arch, Checkpoint *out, Err *e)
+{
+    *out = (Checkpoint){0};
+    Status st = tensor_set_open(dir, &out->files, e);
+    if (st == ST_OK)
+        st = recipe_load(dir, &out->recipe, e);
+    if (st == ST_OK)
+        st = bind_files(arch, out, e);
+    if (st != ST_OK)
+        checkpoint_close(out);
+    return st;
+}
+
+Status checkpoint_open_synthetic(const Synthetic *s, const Arch *arch, Checkpoint *out, Err *e)
+{
+    size_t len;
+    const char *config = synthetic_config(s, &len);
+    *out = (Checkpoint){0};
+    Status st = synthetic_tensors(s, &out->files, e);
+    if (st == ST_OK)
+        st = recipe_parse(config, len, NULL, 0, &out->recipe, e);
+    if (st == ST_OK)
+        st = bind_files(arch, out, e);
     if (st != ST_OK)
         checkpoint_close(out);
     return st;

@@ -8,6 +8,7 @@
 
 #include "model/arch.h"
 #include "model/linear.h"
+#include "model/synthetic.h"
 
 /* gate and up [inter, hidden], down [hidden, inter] of each expert, or in stacks: gate_up [2 inter,
  * hidden] per expert, interleaved (row 2i gate, 2i + 1 up) or gate first. */
@@ -64,6 +65,8 @@ typedef struct Checkpoint {
 /* Not collective. Messages name file, tensor and expectation. arch must outlive nothing: what is
  * needed is copied. */
 Status checkpoint_open(const char *dir, const Arch *arch, Checkpoint *out, Err *e);
+/* The same of a checkpoint that no file holds; s must outlive *out. */
+Status checkpoint_open_synthetic(const Synthetic *s, const Arch *arch, Checkpoint *out, Err *e);
 /* What reading the quantization configuration warned of, as log lines. */
 void checkpoint_warn_of_recipe(const Checkpoint *c);
 /* Warns where the files of a tied model hold another head: a file whose config.json is wrong looks

@@ -187,6 +187,7 @@ static Status create_local(Model *m, Err *e)
                                                          : (int)rows;
     TRY(placement_create(&m->placement, a->router.n_experts, m->comm->size, e));
     WeightsConfig w = {.dir = m->config.dir,
+                       .synthetic = m->config.synthetic,
                        .arch = a,
                        .precision = &m->config.precision,
                        .placement = &m->placement,

@@ -18,6 +18,7 @@
 
 typedef struct ModelConfig {
     const char *dir;
+    const Synthetic *synthetic; /* in place of dir; NULL: dir. Needed while loading */
     Precision precision;
     const BackendOps *ops; /* borrowed, with the backend */
     Backend *backend;

@@ -495,7 +495,8 @@ Status weights_load_for(const WeightsConfig *config, BankKeeper *keeper, Weights
     *out = (Weights){.ops = config->ops, .backend = config->backend};
     if (arch->router.n_experts > 0)
         l.n_local = config->placement->n_local[config->rank];
-    TRY_GOTO(checkpoint_open(config->dir, arch, &c, e));
+    TRY_GOTO(config->synthetic ? checkpoint_open_synthetic(config->synthetic, arch, &c, e)
+                               : checkpoint_open(config->dir, arch, &c, e));
     TRY_GOTO(online_mark(precision->quantize, precision->quantize_experts_only, arch, &c, e));
     checkpoint_warn_of_recipe(&c);
     checkpoint_check_tied(&c);

@@ -6,6 +6,7 @@
 #include "dist/placement.h"
 #include "model/arch.h"
 #include "model/precision.h"
+#include "model/synthetic.h"
 
 /* A matrix that every token meets, with what its inputs are rounded to. */
 typedef struct Linear {
@@ -57,6 +58,7 @@ typedef struct Weights {
 /* All borrowed; needed only while loading, but ops and backend, which the weights live in. */
 typedef struct WeightsConfig {
     const char *dir;
+    const Synthetic *synthetic; /* in place of dir; NULL: dir */
     const Arch *arch;
     const Precision *precision;
     const Placement *placement;

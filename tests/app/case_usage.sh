@@ -31,7 +31,7 @@ check 2 '--backend cuda: runs on one rank so far, these are 2' mpirun -n 2 "$MOE
 # An explicit backend is never replaced by another: without a GPU the reason is the message.
 ldconfig -p | grep -q 'libcuda\.so\.1' ||
     check 1 '--backend cuda: no GPU' "$MOEBATCH" perplexity -m "$SOURCE/tests/data/storyteller" --backend cuda x
-for command in run score perplexity quantize tokenize devices; do
+for command in run score perplexity quantize tokenize devices bench; do
     "$MOEBATCH" $command --help >help.$$ || failed=1
     [ "$(wc -l <help.$$)" -le 40 ] || { echo "$command --help has more than 40 lines"; failed=1; }
     [ "$(wc -L <help.$$)" -le 110 ] || { echo "$command --help has lines of more than 110 columns"; failed=1; }

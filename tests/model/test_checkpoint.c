@@ -428,8 +428,8 @@ static Status load(const char *dir, int rank, int n_ranks, Err *e)
     TRY_GOTO(arch_load(dir, NULL, 0, &arch, &gen, e));
     TRY_GOTO(placement_create(&placement, arch.router.n_experts, n_ranks, e));
     TRY_GOTO(fake_backend_create(&backend, e));
-    st = weights_load(&(WeightsConfig){dir, &arch, &(Precision){0}, &placement, rank, &fake_backend,
-                                       backend, NULL},
+    st = weights_load(&(WeightsConfig){dir, NULL, &arch, &(Precision){0}, &placement, rank,
+                                       &fake_backend, backend, NULL},
                       &w, e);
     if (st == ST_OK)
         weights_free(&w);

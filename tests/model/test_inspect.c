@@ -85,8 +85,8 @@ static int64_t bytes_read(const char *dir, const Arch *arch, int rank, int n_ran
     int64_t bytes = -1;
     if (placement_create(&placement, arch->router.n_experts, n_ranks, e) == ST_OK &&
         fake_backend_create(&backend, e) == ST_OK &&
-        weights_load(&(WeightsConfig){dir, arch, &(Precision){0}, &placement, rank, &fake_backend,
-                                      backend, NULL},
+        weights_load(&(WeightsConfig){dir, NULL, arch, &(Precision){0}, &placement, rank,
+                                      &fake_backend, backend, NULL},
                      &w, e) == ST_OK)
         bytes = w.bytes_read;
     weights_free(&w);

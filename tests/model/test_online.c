@@ -28,8 +28,8 @@ static Status load(const char *dir, const Precision *p, Team *team, Loaded *out,
     TRY(arch_load(dir, NULL, 0, &out->arch, &gen, e));
     TRY(placement_create(&out->placement, out->arch.router.n_experts, 1, e));
     TRY(fake_backend_create(&out->backend, e));
-    WeightsConfig config = {dir,           &out->arch,   p,   &out->placement, 0,
-                            &fake_backend, out->backend, team};
+    WeightsConfig config = {dir, NULL,          &out->arch,   p,   &out->placement,
+                            0,   &fake_backend, out->backend, team};
     return weights_load(&config, &out->w, e);
 }
 

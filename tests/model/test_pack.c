@@ -29,7 +29,7 @@ static Status load(const char *from, Err *e)
     Status st = arch_load(from, NULL, 0, &arch, &generation, e);
     if (st == ST_OK)
         st = placement_create(&placement, arch.router.n_experts, 1, e);
-    WeightsConfig config = {from, &arch, &(Precision){0}, &placement, 0, ops, backend, NULL};
+    WeightsConfig config = {from, NULL, &arch, &(Precision){0}, &placement, 0, ops, backend, NULL};
     if (st == ST_OK)
         st = weights_load(&config, &w, e);
     weights_free(&w);

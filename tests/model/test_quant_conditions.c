@@ -682,8 +682,8 @@ static Status load(const Case *c, const char *dir, Err *e)
     TRY_GOTO(fake_backend_create(&backend, e));
     precision_resolve(&precision, &fake_backend);
     st = weights_load(
-        &(WeightsConfig){dir, &arch, &precision, &placement, 0, &fake_backend, backend, NULL}, &w,
-        e);
+        &(WeightsConfig){dir, NULL, &arch, &precision, &placement, 0, &fake_backend, backend, NULL},
+        &w, e);
     if (st == ST_OK)
         weights_free(&w);
 fail:

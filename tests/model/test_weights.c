@@ -387,8 +387,8 @@ static int check_rank(MadeModel *m, const char *dir, const Arch *arch, int rank,
              rank, n_ranks);
     if (placement_create(&placement, m->spec.experts, n_ranks, &e) != ST_OK ||
         fake_backend_create(&backend, &e) != ST_OK ||
-        weights_load(&(WeightsConfig){dir, arch, &(Precision){0}, &placement, rank, &fake_backend,
-                                      backend, NULL},
+        weights_load(&(WeightsConfig){dir, NULL, arch, &(Precision){0}, &placement, rank,
+                                      &fake_backend, backend, NULL},
                      &w, &e) != ST_OK)
         return check_str(name, e.text, "");
     Probe p = {m, arch, &placement, &w, rank, name};
@@ -466,8 +466,8 @@ static Status load_whole(const char *shared, const char *name, Arch *arch, Backe
     TRY(placement_create(&placement, arch->router.n_experts, 1, e));
     Status st = fake_backend_create(backend, e);
     if (st == ST_OK)
-        st = weights_load(&(WeightsConfig){dir, arch, &(Precision){0}, &placement, 0, &fake_backend,
-                                           *backend, NULL},
+        st = weights_load(&(WeightsConfig){dir, NULL, arch, &(Precision){0}, &placement, 0,
+                                           &fake_backend, *backend, NULL},
                           w, e);
     placement_free(&placement);
     return st;
