@@ -267,6 +267,16 @@ void comm_at(Comm *c, int64_t step, int layer, const char *name)
     watchdog_at(c->state->watchdog, step, layer, name);
 }
 
+void comm_wait_begin(Comm *c, const char *name)
+{
+    watchdog_enter(c->state->watchdog, name);
+}
+
+void comm_wait_end(Comm *c)
+{
+    (void)watchdog_leave(c->state->watchdog);
+}
+
 Status dist_agree(Comm *c, Status mine, Err *e)
 {
     Err none = {ST_OK, 0, ""}, *mail = e ? e : &none;

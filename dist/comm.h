@@ -45,6 +45,11 @@ Status comm_watch(Comm *c, double seconds, void (*hook)(void *ctx), void *ctx, E
  * static storage. */
 void comm_at(Comm *c, int64_t step, int layer, const char *name);
 
+/* Around a wait for a device that itself waits for other ranks: the watchdog counts it like a
+ * collective of that name (static storage). Does not nest, also not with the functions below. */
+void comm_wait_begin(Comm *c, const char *name);
+void comm_wait_end(Comm *c);
+
 /* Collective. Each rank brings its own outcome; all return the same one, that of the lowest
  * failing rank, with its message and rank in *e. A rank that failed with ST_COMM counts only
  * where no rank has another failure, since its message rarely says more than that somebody else

@@ -23,8 +23,9 @@
 
 #include "dist/comm.h"
 #include "dist/placement.h"
+#include "kernels/backend.h"
 
-typedef struct Exchange Exchange; /* opaque: its fields are in exchange_mpi.c */
+typedef struct Exchange Exchange; /* opaque: its fields are in exchange_kind.h */
 
 typedef struct ExchangeShape {
     int top_k;      /* experts per token */
@@ -36,9 +37,10 @@ typedef struct ExchangeShape {
     size_t round_bytes;
     /* most bytes of a coded row, over all layers; at most row_bytes; 0: rows travel as they are */
     int coded_bytes;
-    /* [max_tokens * top_k, row_bytes] of a rank that is alone, for a backend whose memory is not the
-     * host's: then rows stay there as well. Borrowed. NULL: the exchange takes host memory. */
-    void *results;
+    /* The backend whose memory rows, choices and results lie in, for one whose memory is not the
+     * host's: then they stay there, and travel over NCCL. Borrowed. NULL: rows are in host memory. */
+    const BackendOps *ops;
+    Backend *backend;
 } ExchangeShape;
 
 typedef struct ExchangeRows { /* of one layer */
@@ -86,9 +88,12 @@ typedef struct ExchangeStep {
 } ExchangeStep;
 
 /* Not collective, but every rank must make one with the same shape. comm and placement are
- * borrowed and must outlive it. All memory is taken here. */
+ * borrowed and must outlive it. All memory is taken here, but what NCCL takes for itself. */
 Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
                        const ExchangeShape *shape, Err *e);
+/* Collective, before the first begin, when every rank has made its own: brings up NCCL where rows
+ * lie on devices. All ranks return the same. */
+Status exchange_connect(Exchange *x, Err *e);
 void exchange_destroy(Exchange *x); /* NULL is fine */
 /* Most pairs that one round's RecvRows can hold: what the experts' scratch is sized by. */
 int exchange_max_pairs(const Exchange *x);
@@ -99,6 +104,10 @@ size_t exchange_plan_bytes(const Comm *comm, const Placement *placement,
  * copy of those that stay at home. NULL when there is one rank: nothing is copied then. */
 void *exchange_home_rows(Exchange *x);
 
+/* Collective, and optional: the choices that begin will be given, ahead of it, so that counts travel
+ * while the caller queues other work. Only where begin will be called with mine ST_OK. */
+Status exchange_announce(Exchange *x, const int32_t *expert, int n_tokens, ExchangeStep step,
+                         Err *e);
 /* Collective: swaps counts and choices, sends the first round's rows, and agrees on *n_rounds (>= 1
  * when any rank has tokens).
  *   rows    of this layer, and coded rows, unchanged until the last round's combine
@@ -109,7 +118,10 @@ void *exchange_home_rows(Exchange *x);
  *           with its own failure where it has one and else with what begin returned, to learn the
  *           message.
  * A choice that is not an expert, or more tokens than planned, fails in the same way, and returns
- * ST_INPUT here. */
+ * ST_INPUT here.
+ * On devices nobody waits for an answer: a rank that failed takes part without tokens, here and in
+ * all that follows, gets ST_OK, and tells the others when the step is over. What the device or NCCL
+ * refuses there ends the job on all ranks, with a message. */
 Status exchange_begin(Exchange *x, ExchangeRows rows, const int32_t *expert, int n_tokens,
                       ExchangeStep step, Status mine, int *n_rounds, Err *e);
 /* Collective. round = 0 .. n_rounds-1, in order. */

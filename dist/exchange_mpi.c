@@ -6,9 +6,8 @@
  * over counts, choices, rows and results would wait five times, and while a rank decodes a few
  * tokens those waits are what a layer costs. Results land at home in their final place, by
  * (destination, token, slot), without a copy. */
-#include "dist/exchange.h"
-
 #include "dist/comm_mpi.h"
+#include "dist/exchange_kind.h"
 #include "dist/exchange_plan.h"
 
 #include <assert.h>
@@ -18,9 +17,8 @@
 enum { ALIGN = 64 };
 enum { TAG_MAIL = 1, TAG_ROWS, TAG_FAILED, TAG_RESULTS };
 
-struct Exchange {
-    Comm *comm;
-    ExchangeShape shape;
+typedef struct MpiExchange {
+    Exchange base;
     Plan plan;
     size_t row_bytes;
 
@@ -43,8 +41,7 @@ struct Exchange {
     MPI_Datatype coded_type; /* of coded_type_bytes: the last layer's that had coded rows */
     int coded_type_bytes;
     int n_rounds;
-    ExchangeStats stats;
-};
+} MpiExchange;
 
 /* Rows that each buffer holds. */
 typedef struct BufferRows {
@@ -74,13 +71,13 @@ static size_t aligned_bytes(size_t rows, const ExchangeShape *shape)
     return (rows * (size_t)shape->row_bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-size_t exchange_plan_bytes(const Comm *comm, const Placement *placement, const ExchangeShape *shape)
+static size_t memory_bytes(const Comm *comm, const Placement *placement, const ExchangeShape *shape)
 {
     BufferRows n = buffer_rows(comm->rank, comm->size, placement, shape);
-    return sizeof(Exchange) + n.coded * (size_t)shape->coded_bytes +
+    return sizeof(MpiExchange) + n.coded * (size_t)shape->coded_bytes +
            (size_t)comm->size * sizeof(CodedRows) +
            plan_bytes(comm->rank, comm->size, placement, shape) + aligned_bytes(n.home, shape) +
-           (shape->results ? 0 : aligned_bytes(n.results, shape)) + aligned_bytes(n.send, shape) +
+           aligned_bytes(n.results, shape) + aligned_bytes(n.send, shape) +
            ((size_t)comm->size + 1) * sizeof(int32_t) +
            4 * (size_t)comm->size * sizeof(MPI_Request);
 }
@@ -94,15 +91,34 @@ static Status take_rows(char **out, size_t rows, const ExchangeShape *shape, Err
     return *out ? ST_OK : err_set(e, ST_MEMORY, "exchange: no memory for %zu bytes of rows", bytes);
 }
 
-Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
-                       const ExchangeShape *shape, Err *e)
+static void destroy(Exchange *base)
+{
+    MpiExchange *x = (MpiExchange *)base;
+    if (x->row_type != MPI_DATATYPE_NULL)
+        MPI_Type_free(&x->row_type);
+    if (x->coded_type != MPI_DATATYPE_NULL)
+        MPI_Type_free(&x->coded_type);
+    free(x->coded);
+    free(x->ranges);
+    free(x->requests);
+    free(x->failed);
+    free(x->send);
+    free(x->results);
+    free(x->home_rows);
+    plan_free(&x->plan);
+    free(x);
+}
+
+static Status create(Exchange **out, Comm *comm, const Placement *placement,
+                     const ExchangeShape *shape, Err *e)
 {
     Status st;
-    Exchange *x = calloc(1, sizeof *x);
+    MpiExchange *x = calloc(1, sizeof *x);
     if (!x)
         return err_set(e, ST_MEMORY, "exchange: no memory");
-    x->comm = comm;
-    x->shape = *shape;
+    x->base.kind = &exchange_mpi;
+    x->base.comm = comm;
+    x->base.shape = *shape;
     x->row_type = x->coded_type = MPI_DATATYPE_NULL;
     if (shape->coded_bytes < 0 || shape->coded_bytes > shape->row_bytes) {
         st = err_set(e, ST_USAGE, "exchange: rows of %d bytes in codes of %d", shape->row_bytes,
@@ -114,15 +130,7 @@ Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
     BufferRows n = buffer_rows(comm->rank, comm->size, placement, shape);
     x->out_row = n.out_row;
     TRY_GOTO(take_rows(&x->home_rows, n.home, shape, e));
-    if (shape->results && comm->size > 1) {
-        st =
-            err_set(e, ST_USAGE, "exchange: %d ranks, but rows are not in host memory", comm->size);
-        goto fail;
-    }
-    if (shape->results)
-        x->results = shape->results;
-    else
-        TRY_GOTO(take_rows(&x->results, n.results, shape, e));
+    TRY_GOTO(take_rows(&x->results, n.results, shape, e));
     TRY_GOTO(take_rows(&x->send, n.send, shape, e));
     size_t coded_bytes = n.coded * (size_t)shape->coded_bytes;
     if (coded_bytes > 0 && !(x->coded = malloc(coded_bytes))) {
@@ -146,90 +154,72 @@ Status exchange_create(Exchange **out, Comm *comm, const Placement *placement,
             goto fail;
         }
     }
-    *out = x;
+    *out = &x->base;
     return ST_OK;
 fail:
-    exchange_destroy(x);
+    destroy(&x->base);
     return st;
 }
 
-void exchange_destroy(Exchange *x)
+static int max_pairs(const Exchange *base)
 {
-    if (!x)
-        return;
-    if (x->row_type != MPI_DATATYPE_NULL)
-        MPI_Type_free(&x->row_type);
-    if (x->coded_type != MPI_DATATYPE_NULL)
-        MPI_Type_free(&x->coded_type);
-    free(x->coded);
-    free(x->ranges);
-    free(x->requests);
-    free(x->failed);
-    free(x->send);
-    if (!x->shape.results)
-        free(x->results);
-    free(x->home_rows);
-    plan_free(&x->plan);
-    free(x);
-}
-
-int exchange_max_pairs(const Exchange *x)
-{
+    const MpiExchange *x = (const MpiExchange *)base;
     return x->plan.n_local ? x->plan.size * x->plan.window_pairs : 0;
 }
 
-void *exchange_home_rows(Exchange *x)
+static void *home_rows(Exchange *base)
 {
-    return x->home_rows;
+    return ((MpiExchange *)base)->home_rows;
 }
 
 /* The k-th of the other ranks, starting after this one, so that not all send to the same rank at
  * first. */
-static int other_rank(const Exchange *x, int k)
+static int other_rank(const MpiExchange *x, int k)
 {
-    return (x->comm->rank + 1 + k) % x->comm->size;
+    return (x->base.comm->rank + 1 + k) % x->base.comm->size;
 }
 
-static Status post_receive(Exchange *x, void *to, int n, MPI_Datatype type, int rank, int tag,
+static Status post_receive(MpiExchange *x, void *to, int n, MPI_Datatype type, int rank, int tag,
                            Err *e)
 {
-    int code = MPI_Irecv(to, n, type, rank, tag, x->comm->state->mpi, &x->requests[x->n_requests]);
+    int code =
+        MPI_Irecv(to, n, type, rank, tag, x->base.comm->state->mpi, &x->requests[x->n_requests]);
     if (code != MPI_SUCCESS)
         return comm_mpi_error(e, code, "MPI_Irecv");
     x->n_requests++;
     return ST_OK;
 }
 
-static Status post_send(Exchange *x, const void *from, int n, MPI_Datatype type, int rank, int tag,
-                        Err *e)
+static Status post_send(MpiExchange *x, const void *from, int n, MPI_Datatype type, int rank,
+                        int tag, Err *e)
 {
     int code =
-        MPI_Isend(from, n, type, rank, tag, x->comm->state->mpi, &x->requests[x->n_requests]);
+        MPI_Isend(from, n, type, rank, tag, x->base.comm->state->mpi, &x->requests[x->n_requests]);
     if (code != MPI_SUCCESS)
         return comm_mpi_error(e, code, "MPI_Isend");
     x->n_requests++;
     return ST_OK;
 }
 
-static Status wait_all(Exchange *x, const char *name, Err *e)
+static Status wait_all(MpiExchange *x, const char *name, Err *e)
 {
     int n = x->n_requests;
     x->n_requests = 0;
     if (n == 0)
         return ST_OK;
-    watchdog_enter(x->comm->state->watchdog, name);
+    watchdog_enter(x->base.comm->state->watchdog, name);
     int code = MPI_Waitall(n, x->requests, MPI_STATUSES_IGNORE);
-    x->stats.wait_s += watchdog_leave(x->comm->state->watchdog);
+    x->base.stats.wait_s += watchdog_leave(x->base.comm->state->watchdog);
     return code == MPI_SUCCESS ? ST_OK : comm_mpi_error(e, code, name);
 }
 
 /* Where rows of a rank go in rows, and where they arrive: there, or as codes. */
-static char *place_of_rows(Exchange *x, int from)
+static char *place_of_rows(MpiExchange *x, int from)
 {
     return x->home_rows + (size_t)plan_first_received(&x->plan, from) * x->row_bytes;
 }
 
-static char *received_rows(Exchange *x, int from)
+static char *received_rows(MpiExchange *x, int from)
 {
     if (!x->travels_coded)
         return place_of_rows(x, from);
@@ -237,16 +227,16 @@ static char *received_rows(Exchange *x, int from)
     return x->coded + row * x->travel_bytes;
 }
 
-static MPI_Datatype travel_type(const Exchange *x)
+static MPI_Datatype travel_type(const MpiExchange *x)
 {
     return x->travels_coded ? x->coded_type : x->row_type;
 }
 
 /* Most layers of a model have codes of the same size, so the last type is kept. */
-static Status choose_travel(Exchange *x, const ExchangeRows *rows, Err *e)
+static Status choose_travel(MpiExchange *x, const ExchangeRows *rows, Err *e)
 {
-    bool coded = rows->coded_bytes > 0 && x->comm->size > 1;
-    assert(rows->coded_bytes <= x->shape.coded_bytes);
+    bool coded = rows->coded_bytes > 0 && x->base.comm->size > 1;
+    assert(rows->coded_bytes <= x->base.shape.coded_bytes);
     x->rows = rows->rows;
     x->travel = coded ? rows->coded : rows->rows;
     x->travel_bytes = coded ? (size_t)rows->coded_bytes : x->row_bytes;
@@ -263,7 +253,7 @@ static Status choose_travel(Exchange *x, const ExchangeRows *rows, Err *e)
 }
 
 /* Sends the window's rows to a rank; they are packed at *at, which moves on. */
-static Status send_window(Exchange *x, int to, char **at, Err *e)
+static Status send_window(MpiExchange *x, int to, char **at, Err *e)
 {
     Plan *p = &x->plan;
     const RowList *list = &p->to[to];
@@ -271,12 +261,12 @@ static Status send_window(Exchange *x, int to, char **at, Err *e)
     char *first = *at;
     for (int i = 0; i < list->window_rows; i++, *at += x->travel_bytes)
         memcpy(*at, x->travel + (size_t)token[i] * x->travel_bytes, x->travel_bytes);
-    x->stats.dispatch_bytes += (int64_t)list->window_rows * (int64_t)x->travel_bytes;
+    x->base.stats.dispatch_bytes += (int64_t)list->window_rows * (int64_t)x->travel_bytes;
     return post_send(x, first, list->window_rows, travel_type(x), to, TAG_ROWS, e);
 }
 
 /* What arrived coded in this window. */
-static int list_coded(Exchange *x)
+static int list_coded(MpiExchange *x)
 {
     int n = 0;
     for (int r = 0; r < x->plan.size && x->travels_coded; r++)
@@ -288,7 +278,7 @@ static int list_coded(Exchange *x)
 
 /* Mail and the first windows, to and from every other rank, also where there are no rows: the
  * receiver cannot know. */
-static Status open_layer(Exchange *x, Err *e)
+static Status open_layer(MpiExchange *x, Err *e)
 {
     Plan *p = &x->plan;
     const RowList *own = &p->to[p->rank];
@@ -310,9 +300,10 @@ static Status open_layer(Exchange *x, Err *e)
     return wait_all(x, "dispatch", e);
 }
 
-Status exchange_begin(Exchange *x, ExchangeRows rows, const int32_t *expert, int n_tokens,
-                      ExchangeStep step, Status mine, int *n_rounds, Err *e)
+static Status begin(Exchange *base, ExchangeRows rows, const int32_t *expert, int n_tokens,
+                    ExchangeStep step, Status mine, int *n_rounds, Err *e)
 {
+    MpiExchange *x = (MpiExchange *)base;
     (void)step; /* the mail says all */
     *n_rounds = 0;
     Status found = mine == ST_OK ? plan_route(&x->plan, expert, n_tokens, e) : ST_OK;
@@ -332,13 +323,13 @@ Status exchange_begin(Exchange *x, ExchangeRows rows, const int32_t *expert, int
     if (st != ST_OK && mine == ST_OK && e)
         *e = trouble;
     TRY(st);
-    x->stats.n_rounds += x->n_rounds;
+    x->base.stats.n_rounds += x->n_rounds;
     *n_rounds = x->n_rounds;
     return ST_OK;
 }
 
 /* Rows that stay here lie beside the received ones, so that one base pointer reaches both. */
-static void keep_own_rows(Exchange *x)
+static void keep_own_rows(MpiExchange *x)
 {
     if (x->rows == x->home_rows)
         return;
@@ -350,7 +341,7 @@ static void keep_own_rows(Exchange *x)
 }
 
 /* Windows after the first: both ends know what moves. */
-static Status move_windows(Exchange *x, Err *e)
+static Status move_windows(MpiExchange *x, Err *e)
 {
     Plan *p = &x->plan;
     char *at = x->send;
@@ -366,8 +357,9 @@ static Status move_windows(Exchange *x, Err *e)
     return wait_all(x, "dispatch", e);
 }
 
-Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e)
+static Status dispatch(Exchange *base, int round, RecvRows *recv, Err *e)
 {
+    MpiExchange *x = (MpiExchange *)base;
     Plan *p = &x->plan;
     bool alone = p->size == 1;
     if (round > 0)
@@ -392,7 +384,7 @@ Status exchange_dispatch(Exchange *x, int round, RecvRows *recv, Err *e)
 
 /* Results of own rows stay where they are in the last round, and are put aside before another
  * one. */
-static void keep_own_results(Exchange *x, int round, const int32_t *place)
+static void keep_own_results(MpiExchange *x, int round, const int32_t *place)
 {
     Plan *p = &x->plan;
     const RowList *own = &p->to[p->rank];
@@ -415,9 +407,9 @@ static void keep_own_results(Exchange *x, int round, const int32_t *place)
     }
 }
 
-static Status receive_results(Exchange *x, Err *e)
+static Status receive_results(MpiExchange *x, Err *e)
 {
-    for (int k = 0; k < x->comm->size - 1; k++) {
+    for (int k = 0; k < x->base.comm->size - 1; k++) {
         int r = other_rank(x, k);
         const RowList *list = &x->plan.to[r];
         char *home = x->results + (size_t)(list->first_pair + list->pair) * x->row_bytes;
@@ -429,21 +421,21 @@ static Status receive_results(Exchange *x, Err *e)
 }
 
 /* place: where the results for this rank's first pair lie in out. */
-static Status send_results(Exchange *x, int to, const int32_t *place, char **at, Err *e)
+static Status send_results(MpiExchange *x, int to, const int32_t *place, char **at, Err *e)
 {
     int n = x->plan.from[to].window_pairs;
     const char *out = x->results + x->out_row * x->row_bytes;
     char *first = *at;
     for (int i = 0; i < n; i++, *at += x->row_bytes)
         memcpy(*at, out + (size_t)place[i] * x->row_bytes, x->row_bytes);
-    x->stats.combine_bytes += (int64_t)n * x->shape.row_bytes;
-    TRY(post_send(x, &x->failed[x->comm->size], 1, MPI_INT32_T, to, TAG_FAILED, e));
+    x->base.stats.combine_bytes += (int64_t)n * x->base.shape.row_bytes;
+    TRY(post_send(x, &x->failed[x->base.comm->size], 1, MPI_INT32_T, to, TAG_FAILED, e));
     return n > 0 ? post_send(x, first, n, x->row_type, to, TAG_RESULTS, e) : ST_OK;
 }
 
 /* A rank that failed sends what lies in out all the same, so that nobody waits for it in vain;
  * nobody will use it. */
-static Status swap_results(Exchange *x, int round, Err *e)
+static Status swap_results(MpiExchange *x, int round, Err *e)
 {
     Plan *p = &x->plan;
     char *at = x->send;
@@ -459,13 +451,14 @@ static Status swap_results(Exchange *x, int round, Err *e)
     return wait_all(x, "combine", e);
 }
 
-Status exchange_combine(Exchange *x, int round, Status mine, HomeRows *home, Err *e)
+static Status combine(Exchange *base, int round, Status mine, HomeRows *home, Err *e)
 {
-    int n = x->comm->size;
+    MpiExchange *x = (MpiExchange *)base;
+    int n = x->base.comm->size;
     Err trouble = {0};
     x->failed[n] = mine != ST_OK;
     Status st = swap_results(x, round, &trouble);
-    x->failed[x->comm->rank] = mine != ST_OK;
+    x->failed[x->base.comm->rank] = mine != ST_OK;
     for (int r = 0; r < n && st == ST_OK; r++)
         if (x->failed[r])
             st = err_set(&trouble, ST_COMM, "rank %d failed in this step", r);
@@ -477,7 +470,13 @@ Status exchange_combine(Exchange *x, int round, Status mine, HomeRows *home, Err
     return st;
 }
 
-ExchangeStats exchange_stats(const Exchange *x)
-{
-    return x->stats;
-}
+const ExchangeKind exchange_mpi = {
+    .create = create,
+    .destroy = destroy,
+    .plan_bytes = memory_bytes,
+    .max_pairs = max_pairs,
+    .home_rows = home_rows,
+    .begin = begin,
+    .dispatch = dispatch,
+    .combine = combine,
+};

@@ -32,7 +32,8 @@ struct Watchdog {
     const char *_Atomic collective;
 
     bool running;
-    bool stop; /* under lock */
+    bool stop;            /* under lock */
+    WatchedDevice device; /* likewise; ctx NULL: there is none */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -90,29 +91,46 @@ static void *leave_anyway(void *arg)
     _exit(EXIT_REQUEUE);
 }
 
-static void give_up(Watchdog *w, double waited_s)
+/* ", step 5, layer 2, dispatch" of the host, which may be ahead of the device. */
+static void tell_place(const Watchdog *w, char *out, size_t size)
 {
-    int64_t step = atomic_load(&w->step);
-    int layer = atomic_load(&w->layer);
-    const char *name = atomic_load(&w->name), *collective = atomic_load(&w->collective);
-    char where[200];
-    int n = 0;
-    if (step >= 0)
-        n += snprintf(where + n, sizeof where - (size_t)n, ", step %lld", (long long)step);
-    if (layer >= 0)
-        n += snprintf(where + n, sizeof where - (size_t)n, ", layer %d", layer);
-    snprintf(where + n, sizeof where - (size_t)n, "%s%.80s", name ? ", " : "", name ? name : "");
+    WatchedPlace at = watchdog_place(w);
+    int n = 0, mark = w->device.mark ? *w->device.mark : 0;
+    out[0] = 0;
+    if (at.step >= 0)
+        n += snprintf(out + n, size - (size_t)n, ", step %lld", (long long)at.step);
+    if (at.layer >= 0)
+        n += snprintf(out + n, size - (size_t)n, ", layer %d", at.layer);
+    n +=
+        snprintf(out + n, size - (size_t)n, "%s%.80s", at.name ? ", " : "", at.name ? at.name : "");
+    if (mark > 0)
+        snprintf(out + n, size - (size_t)n, " (the GPU: layer %d, %s)", (mark - 1) / 2,
+                 mark % 2 ? "dispatch" : "combine");
+}
+
+/* trouble: of the device; NULL: the wait was too long. */
+static void give_up(Watchdog *w, const char *trouble, double waited_s)
+{
+    const char *collective = atomic_load(&w->collective);
+    char where[260];
+    tell_place(w, where, sizeof where);
 
     /* First of all, since neither the hook nor MPI_Abort is sure to return. */
     pthread_t last_resort;
     if (pthread_create(&last_resort, NULL, leave_anyway, NULL) == 0)
         pthread_detach(last_resort);
     Err e;
-    err_set(&e, ST_COMM, "waited %.1f s for the other ranks in %s%s; one of them is lost or stuck",
-            waited_s, collective ? collective : "a collective", where);
+    if (trouble)
+        err_set(&e, ST_COMM, "NCCL: %.200s%s", trouble, where);
+    else
+        err_set(&e, ST_COMM,
+                "waited %.1f s for the other ranks in %s%s; one of them is lost or stuck", waited_s,
+                collective ? collective : "a collective", where);
     comm_print_error(w->comm, &e);
     if (w->hook)
         w->hook(w->ctx);
+    if (w->device.ctx)
+        w->device.abort(w->device.ctx);
     MPI_Abort(MPI_COMM_WORLD, EXIT_REQUEUE);
     _exit(EXIT_REQUEUE);
 }
@@ -124,8 +142,9 @@ static void *watch(void *arg)
     pthread_mutex_lock(&w->lock);
     while (!w->stop) {
         double now_s = clock_s(), since_s = atomic_load(&w->since_s);
-        if (since_s != 0 && now_s - since_s >= w->limit_s)
-            give_up(w, now_s - since_s);
+        const char *trouble = w->device.ctx ? w->device.trouble(w->device.ctx) : NULL;
+        if (trouble || (since_s != 0 && now_s - since_s >= w->limit_s))
+            give_up(w, trouble, now_s - since_s);
         struct timespec t;
         clock_gettime(CLOCK_MONOTONIC, &t);
         t.tv_nsec += (long)(nap_s * 999999999);
@@ -166,6 +185,20 @@ void watchdog_at(Watchdog *w, int64_t step, int layer, const char *name)
     atomic_store_explicit(&w->step, step, memory_order_relaxed);
     atomic_store_explicit(&w->layer, layer, memory_order_relaxed);
     atomic_store_explicit(&w->name, name, memory_order_relaxed);
+}
+
+WatchedPlace watchdog_place(const Watchdog *w)
+{
+    return (WatchedPlace){atomic_load_explicit(&w->step, memory_order_relaxed),
+                          atomic_load_explicit(&w->layer, memory_order_relaxed),
+                          atomic_load_explicit(&w->name, memory_order_relaxed)};
+}
+
+void watchdog_device(Watchdog *w, const WatchedDevice *device)
+{
+    pthread_mutex_lock(&w->lock);
+    w->device = device ? *device : (WatchedDevice){0};
+    pthread_mutex_unlock(&w->lock);
 }
 
 void watchdog_enter(Watchdog *w, const char *collective)

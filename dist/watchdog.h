@@ -22,6 +22,25 @@ void watchdog_destroy(Watchdog *w);
 Status watchdog_run(Watchdog *w, double seconds, void (*hook)(void *ctx), void *ctx, Err *e);
 /* See comm_at. */
 void watchdog_at(Watchdog *w, int64_t step, int layer, const char *name);
+/* What was said last. */
+typedef struct WatchedPlace {
+    int64_t step;
+    int layer;
+    const char *name; /* NULL: nothing */
+} WatchedPlace;
+WatchedPlace watchdog_place(const Watchdog *w);
+
+/* A device that waits for other ranks by itself, while the host is ahead of it or waits for it. The
+ * thread looks for trouble all the time, not only during a wait, and ends the job when there is
+ * some. */
+typedef struct WatchedDevice {
+    const char *(*trouble)(void *ctx); /* what has gone wrong, or NULL */
+    void (*abort)(void *ctx);          /* ends what waits there; may hang */
+    void *ctx;
+    const volatile int32_t *mark; /* where it is: 2 * layer + 1 at dispatch, + 2 at combine */
+} WatchedDevice;
+/* Borrowed until the next call; NULL: there is none. */
+void watchdog_device(Watchdog *w, const WatchedDevice *device);
 
 /* Around each call that waits for other ranks. collective: static storage. Only the thread that
  * owns the Comm calls them; they do not nest. */

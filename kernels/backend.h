@@ -16,6 +16,7 @@
 
 #include "io/err.h"
 #include "io/team.h"
+#include "kernels/exchange_ops.h"
 #include "quant/row_format.h"
 
 #include <stdbool.h>
@@ -338,6 +339,7 @@ typedef struct BackendOps {
                      size_t row_bytes, Err *e);
     /* Until all that was queued is done. ST_INPUT where a router met a row of NaNs meanwhile. */
     Status (*wait)(Backend *b, Err *e);
+    const ExchangeOps *exchange; /* NULL where host_memory */
 } BackendOps;
 
 /* NULL: not in this build. */

@@ -195,7 +195,8 @@ static Status experts(Pass *p, int layer, Err *e)
         RecvRows recv;
         HomeRows home;
         TRY(exchange_dispatch(m->exchange, round, &recv, e));
-        p->mine = decode_received(p, layer, &recv, &p->err);
+        if (p->mine == ST_OK)
+            p->mine = decode_received(p, layer, &recv, &p->err);
         lap(p, &m->times.dispatch);
         if (p->mine == ST_OK && recv.max_pairs > 0)
             p->mine = ops->ffn(m->config.backend, recv.out, recv.rows, NULL, recv.row_of,
@@ -205,7 +206,7 @@ static Status experts(Pass *p, int layer, Err *e)
         lap(p, &m->times.experts);
         comm_at(m->comm, p->step->number, layer, "combine");
         TRY(exchange_combine(m->exchange, round, p->mine, &home, e));
-        if (home.n_tokens > 0)
+        if (p->mine == ST_OK && home.n_tokens > 0)
             p->mine = combine(p, layer, &home, &p->err);
         lap(p, &m->times.combine);
         comm_at(m->comm, p->step->number, layer, "dispatch");
@@ -233,6 +234,8 @@ static Status layer_front(Pass *p, int layer, Err *e)
     if (!m->arch->layers[layer].moe)
         return dense_ffn(p, layer, e);
     TRY(route(p, layer, e));
+    if (m->comm->size > 1) /* counts of rows travel while the shared experts run */
+        TRY(exchange_announce(m->exchange, m->expert, p->n_rows, p->agreed, e));
     lap(p, &m->times.router);
     Status st = shared_experts(p, layer, e);
     lap(p, &m->times.experts);
@@ -377,8 +380,11 @@ Status model_logits(Model *m, int first, int n, const float **out, Err *e)
         TRY(ops->wait(m->config.backend, e));
     } else {
         values = m->host_logits;
-        TRY(ops->download(m->config.backend, values, m->logits,
-                          (size_t)n * (size_t)a->vocab * sizeof *values, e));
+        comm_wait_begin(m->comm, "the GPU's part of a step");
+        Status st = ops->download(m->config.backend, values, m->logits,
+                                  (size_t)n * (size_t)a->vocab * sizeof *values, e);
+        comm_wait_end(m->comm);
+        TRY(st);
     }
     if (a->logits_scale != 1.0f)
         for (int64_t i = 0; i < (int64_t)n * a->vocab; i++)

@@ -85,10 +85,9 @@ static Status take_buffers(Model *m, Err *e)
     void *hidden = NULL;
     TRY(take(m, p.stream, "hidden states", &hidden, e));
     m->hidden = hidden;
-    /* Where the exchange works in host memory, rows that stay at home are normed right into its
-     * buffer. */
+    /* Rows that stay at home are normed right into the exchange's buffer. */
     void *home = m->exchange ? exchange_home_rows(m->exchange) : NULL;
-    m->normed_is_home = home && m->config.ops->host_memory;
+    m->normed_is_home = home != NULL;
     if (m->normed_is_home)
         m->normed = home;
     else
@@ -204,11 +203,8 @@ static Status create_local(Model *m, Err *e)
                                             .round_bytes = m->config.round_bytes,
                                             .coded_bytes = most_coded_bytes(m)};
         if (!m->config.ops->host_memory) {
-            TRY(take(m,
-                     (size_t)m->config.max_rows * (size_t)a->router.top_k *
-                         (size_t)m->exchange_shape.row_bytes,
-                     "experts' results", &m->results, e));
-            m->exchange_shape.results = m->results;
+            m->exchange_shape.ops = m->config.ops;
+            m->exchange_shape.backend = m->config.backend;
         }
         TRY(exchange_create(&m->exchange, m->comm, &m->placement, &m->exchange_shape, e));
     }
@@ -266,6 +262,8 @@ Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Co
     st = dist_agree(comm, st, e);
     if (st == ST_OK)
         st = dist_agree(comm, share_input_scales(m, e), e);
+    if (st == ST_OK && m->exchange)
+        st = exchange_connect(m->exchange, e);
     if (st != ST_OK) {
         model_destroy(m);
         return st;
@@ -283,16 +281,15 @@ void model_destroy(Model *m)
         ops->graph_destroy(m->config.backend, m->graphs.graph[i]);
     step_arrays_free(&m->arrays);
     kv_free(&m->kv);
-    void *buffers[] = {m->hidden,      m->normed_is_home ? NULL : m->normed,
-                       m->ffn_out,     m->qkv,
-                       m->attn,        m->q_low,
-                       m->latent_rows, m->coded,
-                       m->rounded,     m->rounded_up,
-                       m->shared_out,  m->router_logits,
-                       m->scratch,     m->logits,
-                       m->rope_table,  m->results,
-                       m->expert,      m->expert_weight,
-                       m->load};
+    void *buffers[] = {m->hidden,        m->normed_is_home ? NULL : m->normed,
+                       m->ffn_out,       m->qkv,
+                       m->attn,          m->q_low,
+                       m->latent_rows,   m->coded,
+                       m->rounded,       m->rounded_up,
+                       m->shared_out,    m->router_logits,
+                       m->scratch,       m->logits,
+                       m->rope_table,    m->expert,
+                       m->expert_weight, m->load};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (buffers[i])
             ops->release(m->config.backend, buffers[i]);

@@ -69,7 +69,6 @@ typedef struct Model {
     void *shared_out; /* [max_rows, hidden] where there are shared experts */
     float *router_logits, *logits;
     float *host_logits;   /* [logits_rows, vocab] where the backend's memory is not the host's */
-    void *results;        /* what the experts give, likewise */
     float *expert_weight; /* [max_rows, top_k] backend memory, like expert and load */
     int32_t *expert;      /* [max_rows, top_k] */
     uint64_t *load;       /* [n_layers, n_experts] choices of this rank's tokens */

@@ -146,6 +146,7 @@ static Status create(const BackendConfig *config, Backend **out, Err *e)
         return err_set(e, ST_MEMORY, "out of memory: the CUDA backend");
     b->api = plugin->api;
     b->team = config->team;
+    b->exchange = plugin->exchange;
     TRY_GOTO(cuda_status(b, b->api->open(device, &b->stream), "the GPU", e));
     TRY_GOTO(ring_make(b, RING_BYTES, e));
     TRY_GOTO(cuda_upload_create(b, e));
@@ -433,4 +434,5 @@ const BackendOps cuda_backend = {
     .clamp = clamp,
     .gather = gather,
     .wait = wait_done,
+    .exchange = &cuda_exchange,
 };

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/api.h"
 #include "kernels/cuda/backend_cuda.h"
+#include "kernels/cuda/exchange_api.h"
 #include "kernels/cuda/upload.h"
 
 typedef struct Ring { /* pinned memory, filled from the front */
@@ -25,6 +26,7 @@ struct AttnList {
 
 struct Backend {
     const CudaApi *api;
+    const CudaExchangeApi *exchange;
     void *stream;
     Ring ring;
     Team *team; /* borrowed; NULL: the caller alone */
@@ -81,6 +83,9 @@ Status cuda_list_create(Backend *b, int max_rows, int max_seqs, int max_pages, A
 Status cuda_list_set(Backend *b, AttnList *l, const AttnSeq *seqs, int n_seqs, int n_padded,
                      Err *e);
 void cuda_list_destroy(Backend *b, AttnList *l);
+
+extern const ExchangeOps cuda_exchange;
+
 size_t cuda_kv_page_bytes(const Backend *b, int n_kv_heads, int head_dim, KvDtype dtype);
 Status cuda_kv_write(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
                      const AttnList *list, const AttnSpec *spec, Err *e);

@@ -11,7 +11,7 @@
 
 /* Goes up with every change of PluginInfo or of what it points to. The first field of PluginInfo
  * stays what it is, so that a program can refuse a plugin of another version. */
-enum { PLUGIN_ABI = 5 };
+enum { PLUGIN_ABI = 6 };
 
 typedef struct PluginDevice {
     char name[256];
@@ -32,6 +32,7 @@ typedef struct PluginInfo {
      * bytes). */
     int (*try_device)(int device, char *why, int n);
     const struct CudaApi *api; /* kernels/cuda/api.h */
+    const struct CudaExchangeApi *exchange; /* kernels/cuda/exchange_api.h */
 } PluginInfo;
 
 /* The device of a rank that is the local_rank-th of its node; n_devices > 0. Slurm may show each rank

@@ -3,6 +3,7 @@
  * per value; it runs once, on 64 KiB, so the launch decides. Why     a driver older than the
  * toolkit, or a card older than the build, shows only when a kernel is launched. */
 #include "kernels/cuda/api.h"
+#include "kernels/cuda/exchange_api.h"
 #include "kernels/cuda/plugin.h"
 
 #include <cuda_runtime.h>
@@ -128,6 +129,7 @@ extern "C" __attribute__((visibility("default"))) const PluginInfo *moebatch_plu
     info.why_no_device = why_no_device;
     info.try_device = try_device;
     info.api = &cuda_api;
+    info.exchange = &cuda_exchange_api;
     describe_versions();
     describe_devices();
     info.abi = PLUGIN_ABI;

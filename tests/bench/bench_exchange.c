@@ -242,8 +242,8 @@ static bool sweep(Comm *c, const Options *o, size_t bytes, FILE *csv, int *error
     size_t row_bytes = (size_t)o->hidden * sizeof(float), iters = (size_t)o->iters;
     Work w = {.c = c, .o = o};
     w.n_tokens = bytes > row_bytes ? (int)(bytes / row_bytes) : 1;
-    ExchangeShape shape = {o->top_k, o->hidden, (int)row_bytes, w.n_tokens, o->round_bytes,
-                           0,        NULL};
+    ExchangeShape shape = {o->top_k,       o->hidden, (int)row_bytes, w.n_tokens,
+                           o->round_bytes, 0,         NULL,           NULL};
     w.rows = malloc((size_t)w.n_tokens * row_bytes);
     w.expert = malloc((size_t)w.n_tokens * (size_t)o->top_k * sizeof *w.expert);
     double *times_s = calloc(4 * iters, sizeof *times_s);

@@ -1,0 +1,181 @@
+/* kernels/cuda/group.cu - sorts the rows' choices by expert, so that each expert finds its rows
+ * together (kernels/exchange_ops.h, group).
+ * Tile    256 threads; a block has a run of choices, each of its warps an eighth of it. Up to
+ *         BLOCK_CHOICES choices are one block and one launch; else there is a launch that counts,
+ *         and every block of the second adds up what blocks before it have.
+ * Budget  8 bytes read and 8 written per choice, and blocks^2 * experts * 4 bytes of counts out of
+ *         L2: 32k tokens, top 8 of 128 experts: 4 MB and 8 MB. For a few tokens one launch decides.
+ * Why     atomics only count; the order is that of blocks, warps and lanes, which is the order of
+ *         (list, row, choice), so results lie at the same places in every run. */
+#include "kernels/cuda/exchange_api.h"
+
+#include <cuda_runtime.h>
+
+namespace
+{
+
+constexpr int THREADS = 256, WARPS = THREADS / 32, BLOCK_CHOICES = 4096;
+static_assert(EXCHANGE_MAX_EXPERTS <= 4 * THREADS, "the scan gives each thread four experts");
+
+struct Choice {
+    int32_t expert; /* here; -1: none */
+    int32_t row;
+    int32_t *place; /* NULL: not to be told */
+};
+
+__device__ Choice choice_at(const GroupSpec &g, int at)
+{
+    int row = at / g.top_k, s = at - row * g.top_k, low = 0, high = g.n_lists - 1;
+    while (low < high) { /* the last list that begins at or before row */
+        int middle = (low + high + 1) / 2;
+        if (g.list[middle].at <= row)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    const ChoiceRows &list = g.list[low];
+    int64_t i = row - list.at;
+    int32_t expert = list.choice[i * list.stride + s];
+    Choice c = {expert, list.row + (int32_t)i, list.place + i * g.top_k + s};
+    if (low == g.own && g.local && expert >= 0) {
+        c.expert = g.local[expert];
+        if (c.expert < 0)
+            c.place = nullptr;
+    }
+    return c;
+}
+
+__global__ void count_kernel(const __grid_constant__ GroupSpec g, int n, int run)
+{
+    extern __shared__ int32_t memory[];
+    for (int i = threadIdx.x; i < g.n_local; i += THREADS)
+        memory[i] = 0;
+    __syncthreads();
+    int first = (int)blockIdx.x * run, end = min(n, first + run);
+    for (int at = first + (int)threadIdx.x; at < end; at += THREADS) {
+        int32_t expert = choice_at(g, at).expert;
+        if (expert >= 0)
+            atomicAdd(&memory[expert], 1);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < g.n_local; i += THREADS)
+        g.counts[(int64_t)blockIdx.x * g.n_local + i] = memory[i];
+}
+
+/* sum[i] becomes the sum of all before it, *all that of all n. */
+__device__ void scan(int32_t *sum, int n, int32_t *all)
+{
+    __shared__ int32_t warp_sum[WARPS];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = (int)threadIdx.x * 4;
+    int32_t own[4], total = 0;
+    for (int i = 0; i < 4; i++) {
+        own[i] = total;
+        total += first + i < n ? sum[first + i] : 0;
+    }
+    int32_t upto = total;
+    for (int d = 1; d < 32; d *= 2) {
+        int32_t other = __shfl_up_sync(0xffffffffu, upto, d);
+        upto += lane >= d ? other : 0;
+    }
+    if (lane == 31)
+        warp_sum[warp] = upto;
+    __syncthreads();
+    int32_t before = upto - total;
+    for (int w = 0; w < warp; w++)
+        before += warp_sum[w];
+    for (int i = 0; i < 4; i++)
+        if (first + i < n)
+            sum[first + i] = before + own[i];
+    if (threadIdx.x == THREADS - 1)
+        *all = before + total;
+    __syncthreads();
+}
+
+/* A run is a multiple of THREADS. */
+__global__ void place_kernel(const __grid_constant__ GroupSpec g, int n, int run)
+{
+    extern __shared__ int32_t memory[];
+    __shared__ int32_t all; /* pairs */
+    int n_local = g.n_local, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int32_t *next = memory;                    /* [WARPS, n_local] */
+    int32_t *first = memory + WARPS * n_local; /* [n_local] */
+    int32_t *mine = next + warp * n_local;
+    for (int i = threadIdx.x; i < WARPS * n_local; i += THREADS)
+        next[i] = 0;
+    __syncthreads();
+    int part = run / WARPS, begin = (int)blockIdx.x * run + warp * part, end = min(n, begin + part);
+    for (int at = begin + lane; at < end; at += 32) {
+        int32_t expert = choice_at(g, at).expert;
+        if (expert >= 0)
+            atomicAdd(&mine[expert], 1);
+    }
+    __syncthreads();
+
+    int32_t before[4] = {0, 0, 0, 0}; /* of this thread's experts, in blocks before this one */
+    for (int k = 0, i = threadIdx.x; i < n_local; i += THREADS, k++) {
+        int32_t total = 0;
+        if (gridDim.x == 1)
+            for (int w = 0; w < WARPS; w++)
+                total += next[w * n_local + i];
+        for (unsigned b = 0; gridDim.x > 1 && b < gridDim.x; b++) {
+            int32_t count = g.counts[(int64_t)b * n_local + i];
+            before[k] += b < blockIdx.x ? count : 0;
+            total += count;
+        }
+        first[i] = total;
+    }
+    __syncthreads();
+    scan(first, n_local, &all);
+    for (int k = 0, i = threadIdx.x; i < n_local; i += THREADS, k++) {
+        int32_t at = first[i] + before[k];
+        if (blockIdx.x == 0)
+            g.first[i] = first[i];
+        for (int w = 0; w < WARPS; w++) {
+            int32_t count = next[w * n_local + i];
+            next[w * n_local + i] = at;
+            at += count;
+        }
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        g.first[n_local] = all;
+    __syncthreads();
+
+    for (int at = begin; at < begin + part; at += 32) { /* all lanes, also beyond the end */
+        Choice c = {-1, 0, nullptr};
+        if (at + lane < end)
+            c = choice_at(g, at + lane);
+        unsigned same = __match_any_sync(0xffffffffu, c.expert);
+        int32_t pair = -1;
+        if (c.expert >= 0) {
+            pair = mine[c.expert] + __popc(same & ((1u << lane) - 1));
+            g.row_of[pair] = c.row;
+        }
+        if (c.place)
+            *c.place = pair;
+        __syncwarp();
+        if (c.expert >= 0 && (same >> lane) == 1) /* the last of its kind */
+            mine[c.expert] = pair + 1;
+        __syncwarp();
+    }
+}
+
+} // namespace
+
+int cuda_group_launch(const GroupSpec *g, void *stream)
+{
+    const ChoiceRows *last = &g->list[g->n_lists - 1];
+    int n = (last->at + last->n) * g->top_k, run = BLOCK_CHOICES;
+    cudaStream_t s = (cudaStream_t)stream;
+    if (n > BLOCK_CHOICES) {
+        run = (n + EXCHANGE_GROUP_BLOCKS - 1) / EXCHANGE_GROUP_BLOCKS;
+        run = (run + THREADS - 1) / THREADS * THREADS;
+    } else {
+        run = n > THREADS ? (n + THREADS - 1) / THREADS * THREADS : THREADS;
+    }
+    int blocks = n > 0 ? (n + run - 1) / run : 1;
+    size_t counts = (size_t)g->n_local * sizeof(int32_t);
+    if (blocks > 1)
+        count_kernel<<<blocks, THREADS, counts, s>>>(*g, n, run);
+    place_kernel<<<blocks, THREADS, (WARPS + 1) * counts, s>>>(*g, n, run);
+    return cudaGetLastError();
+}
