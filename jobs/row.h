@@ -10,22 +10,11 @@
 #include "io/err.h"
 #include "io/strbuf.h"
 #include "io/tokenizer.h"
+#include "kernels/sample.h"
 #include "model/arch.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-enum { MAX_LOGPROBS = 20 };
-
-/* Log-probabilities of one position: log-softmax of the model's raw logits over all vocabulary
- * rows. */
-typedef struct TokenLogprobs {
-    float logprob; /* of the token that is there */
-    int32_t rank;  /* its rank, 1 = most likely */
-    int32_t n_top;
-    int32_t top_id[MAX_LOGPROBS]; /* best first; ties: lower id first */
-    float top_logprob[MAX_LOGPROBS];
-} TokenLogprobs;
 
 typedef struct LogitBias {
     int32_t id;

@@ -1,14 +1,13 @@
 /* jobs/sampling.c - see sampling.h.
  *
  * Everything is a function of the logits, the row and the choice. Sums run in double over fixed
- * lanes, exp and log are our own (model/exp_log.h), so neither the processor nor the compiler's
+ * lanes, exp and log are our own (kernels/exp_log.h), so neither the processor nor the compiler's
  * vector width changes a bit. Without any request beyond temperature 0 the logits are read in
  * place. */
 #include "jobs/sampling.h"
 
+#include "jobs/logit_edits.h"
 #include "jobs/logit_scan.h"
-#include "model/exp_log.h"
-#include "model/sampler.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,9 +21,10 @@ typedef struct Candidate {
 struct SamplingScratch {
     const LogitScan *scan;
     int vocab;
-    float *logits;    /* [vocab] the row's own copy */
+    float *logits; /* [vocab] the row's own copy */
+    LogitEdits *edits;
+    LogitEdit *edit;  /* [vocab] */
     double *weight;   /* [vocab] */
-    int32_t *count;   /* [vocab] all 0 between calls */
     Candidate *found; /* [vocab] */
     double *block;    /* [ceil(vocab / WEIGHT_BLOCK)] sums of weight */
 };
@@ -40,12 +40,17 @@ Status sampling_scratch_create(int vocab, SamplingScratch **out, Err *e)
     s->scan = logit_scan_best();
     s->logits = malloc((n + 1) * sizeof *s->logits);
     s->weight = malloc((n + 1) * sizeof *s->weight);
-    s->count = calloc(n + 1, sizeof *s->count);
+    s->edit = malloc((n + 1) * sizeof *s->edit);
     s->found = malloc((n + 1) * sizeof *s->found);
     s->block = malloc((n / WEIGHT_BLOCK + 1) * sizeof *s->block);
-    if (!s->logits || !s->weight || !s->count || !s->found || !s->block) {
+    if (!s->logits || !s->weight || !s->edit || !s->found || !s->block) {
         sampling_scratch_free(s);
         return err_set(e, ST_MEMORY, "not enough memory to sample among %d tokens", vocab);
+    }
+    Status st = logit_edits_create(vocab, &s->edits, e);
+    if (st != ST_OK) {
+        sampling_scratch_free(s);
+        return st;
     }
     *out = s;
     return ST_OK;
@@ -57,10 +62,20 @@ void sampling_scratch_free(SamplingScratch *s)
         return;
     free(s->logits);
     free(s->weight);
-    free(s->count);
+    logit_edits_free(s->edits);
+    free(s->edit);
     free(s->found);
     free(s->block);
     free(s);
+}
+
+Status sampling_status(int status, Err *e)
+{
+    if (status == SAMPLE_NOT_NUMBERS)
+        return err_set(e, ST_INPUT, "the model's logits are not numbers");
+    if (status == SAMPLE_NOTHING_LEFT)
+        return err_set(e, ST_USAGE, "the request leaves no token to choose from");
+    return ST_OK;
 }
 
 /* The largest value and its first index; ST_INPUT for NaN or infinite logits, or when all are
@@ -69,10 +84,8 @@ static Status find_max(const LogitScan *scan, const float *x, int n, float *max,
                        Err *e)
 {
     if (!scan->find_max(x, n, max, first))
-        return err_set(e, ST_INPUT, "the model's logits are not numbers");
-    if (*max == -INFINITY)
-        return err_set(e, ST_USAGE, "the request leaves no token to choose from");
-    return ST_OK;
+        return sampling_status(SAMPLE_NOT_NUMBERS, e);
+    return sampling_status(*max == -INFINITY ? SAMPLE_NOTHING_LEFT : SAMPLE_OK, e);
 }
 
 /* Best first; a later index never passes an equal value. */
@@ -106,86 +119,16 @@ Status sampling_logprobs(const float *logits, int vocab, int32_t id, int n_top, 
     return ST_OK;
 }
 
-static bool in_force(const RowContext *context, const SamplingParams *p, const Choice *c)
+/* The row's own logits, of which the first n_ids may be chosen. */
+static void apply_edits(const SampleRow *ask, int n_ids, const float *logits, SamplingScratch *s)
 {
-    bool short_vocab =
-        context->tokenizer && tokenizer_n_ids(context->tokenizer) < context->arch->vocab;
-    return short_vocab || p->allowed.n || p->n_bad_words || p->n_bias ||
-           c->out.n < (size_t)p->min_tokens || p->repetition_penalty != 1 ||
-           p->presence_penalty != 0 || p->frequency_penalty != 0;
-}
-
-static void ban(float *x, int vocab, int32_t id)
-{
-    if (id >= 0 && id < vocab)
-        x[id] = -INFINITY;
-}
-
-/* Bans the last token of a word whose other tokens have just been generated. */
-static void ban_word(const IdList *word, const TokenIds *out, float *x, int vocab)
-{
-    size_t lead = (size_t)word->n - 1;
-    if (lead <= out->n &&
-        (lead == 0 || memcmp(out->ids + out->n - lead, word->ids, lead * sizeof *word->ids) == 0))
-        ban(x, vocab, word->ids[lead]);
-}
-
-static void apply_masks(const RowContext *context, const SamplingParams *p, const Choice *c,
-                        const float *logits, float *x)
-{
-    int vocab = context->arch->vocab;
-    if (p->allowed.n) {
-        for (int i = 0; i < vocab; i++)
-            x[i] = -INFINITY;
-        for (int i = 0; i < p->allowed.n; i++)
-            x[p->allowed.ids[i]] = logits[p->allowed.ids[i]];
-    } else {
-        memcpy(x, logits, (size_t)vocab * sizeof *x);
-    }
-    for (int i = context->tokenizer ? tokenizer_n_ids(context->tokenizer) : vocab; i < vocab; i++)
-        x[i] = -INFINITY;
-    for (int i = 0; i < p->n_bad_words; i++)
-        ban_word(&p->bad_words[i], &c->out, x, vocab);
-    if (c->out.n < (size_t)p->min_tokens) {
-        for (int i = 0; i < context->arch->n_eos; i++)
-            ban(x, vocab, context->arch->eos[i]);
-        for (int i = 0; i < p->stop_ids.n; i++)
-            ban(x, vocab, p->stop_ids.ids[i]);
-    }
-    for (int i = 0; i < p->n_bias; i++)
-        x[p->bias[i].id] += p->bias[i].bias;
-}
-
-static void repeat_once(int32_t id, float penalty, int32_t *seen, float *x)
-{
-    if (seen[id]++ == 0)
-        x[id] = x[id] > 0 ? x[id] / penalty : x[id] * penalty;
-}
-
-/* Each id of prompt and output once. */
-static void apply_repetition(const TokenIds *prompt, const TokenIds *out, float penalty,
-                             int32_t *seen, float *x)
-{
-    for (size_t i = 0; i < prompt->n; i++)
-        repeat_once(prompt->ids[i], penalty, seen, x);
-    for (size_t i = 0; i < out->n; i++)
-        repeat_once(out->ids[i], penalty, seen, x);
-    for (size_t i = 0; i < prompt->n; i++)
-        seen[prompt->ids[i]] = 0;
-    for (size_t i = 0; i < out->n; i++)
-        seen[out->ids[i]] = 0;
-}
-
-static void apply_counts(const TokenIds *out, float presence, float frequency, int32_t *count,
-                         float *x)
-{
-    for (size_t i = 0; i < out->n; i++)
-        count[out->ids[i]]++;
-    for (size_t i = 0; i < out->n; i++) {
-        int32_t id = out->ids[i];
-        if (count[id])
-            x[id] -= frequency * (float)count[id] + presence;
-        count[id] = 0;
+    if (!ask->only_edited)
+        memcpy(s->logits, logits, (size_t)n_ids * sizeof *logits);
+    for (int i = ask->only_edited ? 0 : n_ids; i < s->vocab; i++)
+        s->logits[i] = -INFINITY;
+    for (int i = 0; i < ask->n_edits; i++) {
+        const LogitEdit *edit = &ask->edits[i];
+        s->logits[edit->id] = logit_edit_apply(edit, ask, logits[edit->id]);
     }
 }
 
@@ -332,8 +275,7 @@ static double keep_until(SamplingScratch *s, const Candidate *last)
     return total;
 }
 
-static int32_t draw(SamplingScratch *s, const float *x, float max, const SamplingParams *p,
-                    double uniform)
+static int32_t draw(SamplingScratch *s, const float *x, float max, const SampleRow *p)
 {
     double total =
         s->scan->fill_weights(x, s->vocab, max, p->temperature, p->min_p, s->weight, s->block);
@@ -346,34 +288,24 @@ static int32_t draw(SamplingScratch *s, const float *x, float max, const Samplin
         Candidate last = find_last(s->found, select_heavy(s, total, p->top_p), p->top_p * total);
         total = keep_until(s, &last);
     }
-    return draw_from_all(s, uniform * total);
+    return draw_from_all(s, p->uniform * total);
 }
 
 Status sampling_pick(const RowContext *context, const Row *r, const Choice *c, const float *logits,
                      SamplingScratch *s, int32_t *id, TokenLogprobs *lp, Err *e)
 {
-    const SamplingParams *p = &r->params;
-    const TokenIds *prompt = &r->prompts[c->prompt].ids;
     const float *x = logits;
     float max;
     int32_t best;
+    SampleRow ask;
+    int n_ids = logit_edits_n_ids(context);
     TRY(find_max(s->scan, logits, s->vocab, &max, &best, e));
-    if (in_force(context, p, c)) {
-        apply_masks(context, p, c, logits, s->logits);
-        if (p->repetition_penalty != 1)
-            apply_repetition(prompt, &c->out, (float)p->repetition_penalty, s->count, s->logits);
-        if (p->presence_penalty != 0 || p->frequency_penalty != 0)
-            apply_counts(&c->out, (float)p->presence_penalty, (float)p->frequency_penalty, s->count,
-                         s->logits);
+    logit_edits_list(s->edits, context, r, c, s->edit, &ask);
+    if (ask.n_edits > 0 || ask.only_edited || n_ids < s->vocab) {
+        apply_edits(&ask, n_ids, logits, s);
         x = s->logits;
         TRY(find_max(s->scan, x, s->vocab, &max, &best, e));
     }
-    if (p->temperature == 0) {
-        *id = best;
-    } else {
-        int index = c->prompt * p->n + c->sample;
-        double uniform = sampler_uniform(p->seed, r->key, index, (int64_t)c->out.n);
-        *id = draw(s, x, max, p, uniform);
-    }
-    return lp ? sampling_logprobs(logits, s->vocab, *id, p->logprobs, lp, e) : ST_OK;
+    *id = ask.temperature == 0 ? best : draw(s, x, max, &ask);
+    return lp ? sampling_logprobs(logits, s->vocab, *id, r->params.logprobs, lp, e) : ST_OK;
 }

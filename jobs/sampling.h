@@ -16,6 +16,8 @@ void sampling_scratch_free(SamplingScratch *s);
  * temperature is 0; ties go to the lowest id. */
 Status sampling_pick(const RowContext *context, const Row *r, const Choice *c, const float *logits,
                      SamplingScratch *s, int32_t *id, TokenLogprobs *lp, Err *e);
+/* What a SampleStatus is as the outcome of either of these. */
+Status sampling_status(int status, Err *e);
 /* Log-probabilities of token id among logits, with the n_top best beside it. */
 Status sampling_logprobs(const float *logits, int vocab, int32_t id, int n_top, TokenLogprobs *out,
                          Err *e);

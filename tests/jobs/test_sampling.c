@@ -4,7 +4,7 @@
 #include "jobs/logit_scan.h"
 #include "jobs/sampling.h"
 #include "kernels/backend.h"
-#include "model/exp_log.h"
+#include "kernels/exp_log.h"
 #include "model/sampler.h"
 #include "tests/support/check.h"
 

@@ -1,18 +1,24 @@
-/* model/exp_log.h - exp and log from plain double arithmetic, so that every machine gets the same
- * bits.
+/* kernels/exp_log.h - exp and log from plain double arithmetic, so that every machine gets the same
+ * bits, a GPU too.
  *
  * The C library picks variants of exp and log by processor, and they may differ in the last bit.
- * Sampling and log-probabilities must not. No fused operations (-ffp-contract=off); errors stay
- * below 1e-14 relative. */
-#ifndef MB_MODEL_EXP_LOG_H
-#define MB_MODEL_EXP_LOG_H
+ * Sampling and log-probabilities must not. No fused operations (-ffp-contract=off, -fmad=false); errors
+ * stay below 1e-14 relative. */
+#ifndef MB_KERNELS_EXP_LOG_H
+#define MB_KERNELS_EXP_LOG_H
 
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __CUDACC__
+#define ON_HOST_AND_DEVICE __host__ __device__
+#else
+#define ON_HOST_AND_DEVICE
+#endif
+
 /* e^x for x <= 0; 0 below -708. Written without branches on values, so that loops over it become
  * vector code. */
-static inline double exp_of_negative(double x)
+ON_HOST_AND_DEVICE static inline double exp_of_negative(double x)
 {
     const double shift =
         0x1.8p52; /* adding it rounds to an integer, which is then in the low bits */
@@ -43,7 +49,7 @@ static inline double exp_of_negative(double x)
 }
 
 /* The natural logarithm of x, which is finite and at least 1. */
-static inline double log_of_sum(double x)
+ON_HOST_AND_DEVICE static inline double log_of_sum(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
