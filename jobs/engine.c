@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUND_BYTES = 256 << 20, LOGITS_BYTES = 64 << 20 };
+/* A device samples a whole step at once, where it can. */
+enum { ROUND_BYTES = 256 << 20, LOGITS_BYTES = 64 << 20, DEVICE_LOGITS_BYTES = 256 << 20 };
 
 /* "dir/name///" -> "name"; of a pack, that of the directory it was made from. */
 static void base_name(const char *path, char *out, size_t cap)
@@ -220,7 +221,7 @@ Status engine_load(Engine *g, Err *e)
                      .kv_bytes = g->config.kv_bytes ? g->config.kv_bytes : default_kv_bytes(g),
                      .kv_fits = g->config.kv_bytes == 0,
                      .round_bytes = ROUND_BYTES,
-                     .logits_bytes = LOGITS_BYTES};
+                     .logits_bytes = g->ops->host_memory ? LOGITS_BYTES : DEVICE_LOGITS_BYTES};
     TRY(model_create(&g->model, &g->arch, &c, g->comm, e));
     warn_of_missing_scales(g);
     /* Weights may still be on their way. */

@@ -26,22 +26,9 @@ typedef struct RowList {
     int n, cap;
 } RowList;
 
-/* One row of logits and what becomes of it. */
-typedef struct Want {
-    Seq *seq;
-    int pos; /* position whose hidden state it is */
-    bool sample;
-    bool prompt; /* gives the log-probability of prompt position pos + 1 */
-    int32_t id;
-    Status st;
-    Err err;
-    TokenLogprobs lp;
-} Want;
-
 struct Scheduler {
     Model *model;
     const RowContext *context;
-    Team *team;
     SchedulerConfig config;
     SeqList waiting; /* first in, first out; preempted ones return to the front */
     SeqList running; /* in order of admission */
@@ -50,11 +37,10 @@ struct Scheduler {
     Step step;
     int32_t *ids, *position;
     StepSeq *seqs;
-    Want *wants; /* [logits_rows] */
-    SamplingScratch **scratch;
-    int n_threads;
+    SampleWant *wants; /* [logits_rows] */
+    Seq **wanting;     /* [logits_rows] whose they are */
+    RowSampler *sampler;
     SchedulerCounts counts;
-    const float *logits; /* of the block being sampled */
 };
 
 static Status grow(void **at, int *cap, int need, size_t size, Err *e)
@@ -114,21 +100,18 @@ Status scheduler_create(Scheduler **out, Model *model, const RowContext *context
         return err_set(e, ST_MEMORY, "out of memory for the scheduler");
     s->model = model;
     s->context = context;
-    s->team = team;
     s->config = *config;
-    s->n_threads = team ? team_size(team) : 1;
     size_t rows = (size_t)model->config.max_rows;
     s->ids = malloc(rows * sizeof *s->ids);
     s->position = malloc(rows * sizeof *s->position);
     s->seqs = malloc((size_t)config->max_batch * sizeof *s->seqs);
     s->wants = malloc((size_t)model->logits_rows * sizeof *s->wants);
-    s->scratch = calloc((size_t)s->n_threads, sizeof(SamplingScratch *));
-    if (!s->ids || !s->position || !s->seqs || !s->wants || !s->scratch) {
+    s->wanting = malloc((size_t)model->logits_rows * sizeof *s->wanting);
+    if (!s->ids || !s->position || !s->seqs || !s->wants || !s->wanting) {
         st = err_set(e, ST_MEMORY, "out of memory for a step of %zu rows", rows);
         goto fail;
     }
-    for (int t = 0; t < s->n_threads; t++)
-        TRY_GOTO(sampling_scratch_create(model->arch->vocab, &s->scratch[t], e));
+    TRY_GOTO(row_sampler_create(&s->sampler, model, context, team, e));
     *out = s;
     return ST_OK;
 fail:
@@ -161,13 +144,12 @@ void scheduler_destroy(Scheduler *s)
     free_rows(&s->rows);
     free_rows(&s->done);
     free_rows(&s->oversized);
-    for (int t = 0; s->scratch && t < s->n_threads; t++)
-        sampling_scratch_free(s->scratch[t]);
-    free(s->scratch);
+    row_sampler_free(s->sampler);
     free(s->ids);
     free(s->position);
     free(s->seqs);
     free(s->wants);
+    free(s->wanting);
     free(s);
 }
 
@@ -394,35 +376,9 @@ Status scheduler_plan(Scheduler *s, int64_t number, Step *out, Err *e)
     return ST_OK;
 }
 
-/* Runs on the team: everything here depends on one row of logits and one choice. */
-static void sample_one(void *ctx, int task, int thread)
+static Status accept_one(Scheduler *s, Seq *seq, const SampleWant *w, Err *e)
 {
-    Scheduler *s = ctx;
-    Want *w = &s->wants[task];
-    const float *logits = s->logits + (int64_t)task * s->model->arch->vocab;
-    Row *row = w->seq->row;
-    Choice *choice = w->seq->choice;
-    Prompt *p = &row->prompts[choice->prompt];
-    w->st = ST_OK;
-    if (row->error.status)
-        return;
-    if (w->prompt) {
-        const SamplingParams *sp = &row->params;
-        int n_top = sp->prompt_logprobs > sp->logprobs ? sp->prompt_logprobs : sp->logprobs;
-        w->st = sampling_logprobs(logits, s->model->arch->vocab, p->ids.ids[w->pos + 1],
-                                  n_top > 0 ? n_top : 0, &p->logprobs[w->pos + 1], &w->err);
-    }
-    if (row->logits)
-        memcpy(row->logits + (int64_t)w->pos * s->model->arch->vocab, logits,
-               (size_t)s->model->arch->vocab * sizeof *logits);
-    if (w->sample && w->st == ST_OK)
-        w->st = sampling_pick(s->context, row, choice, logits, s->scratch[thread], &w->id,
-                              row->params.logprobs >= 0 ? &w->lp : NULL, &w->err);
-}
-
-static Status accept_one(Scheduler *s, Want *w, Err *e)
-{
-    Row *row = w->seq->row;
+    Row *row = w->row;
     if (row->error.status)
         return ST_OK;
     if (w->st == ST_INPUT) {
@@ -438,11 +394,11 @@ static Status accept_one(Scheduler *s, Want *w, Err *e)
         return w->st;
     }
     if (w->prompt)
-        w->seq->lp_filled = w->pos + 2;
+        seq->lp_filled = w->pos + 2;
     if (!w->sample)
         return ST_OK;
     s->counts.output_tokens++;
-    return choice_accept(s->context, row, w->seq->choice, w->id,
+    return choice_accept(s->context, row, w->choice, w->id,
                          row->params.logprobs >= 0 ? &w->lp : NULL, e);
 }
 
@@ -452,11 +408,10 @@ static Status sample_block(Scheduler *s, int first, int n, Err *e)
 {
     if (n == 0)
         return ST_OK;
-    TRY(model_logits(s->model, first, n, &s->logits, e));
+    TRY(row_sampler_run(s->sampler, first, n, s->wants, &s->counts.sample_s, e));
     double start = clock_s();
-    team_run(s->team, n, sample_one, s);
     for (int i = 0; i < n; i++)
-        TRY(accept_one(s, &s->wants[i], e));
+        TRY(accept_one(s, s->wanting[i], &s->wants[i], e));
     s->counts.sample_s += clock_s() - start;
     return ST_OK;
 }
@@ -468,8 +423,10 @@ static Status sample_all(Scheduler *s, Err *e)
         Seq *seq = s->running.at[i];
         int prompt_n = (int)prompt_of(seq)->ids.n, end = seq->n_computed + seq->planned;
         for (int pos = end - seq->plan_wanted; seq->planned && pos < end; pos++) {
-            Want *w = &s->wants[n++];
-            w->seq = seq;
+            SampleWant *w = &s->wants[n];
+            s->wanting[n++] = seq;
+            w->row = seq->row;
+            w->choice = seq->choice;
             w->pos = pos;
             w->sample = pos == end - 1 && end == target(s, seq) && seq->row->params.max_tokens > 0;
             w->prompt = fills_prompt(seq) && pos + 1 < prompt_n && pos + 1 >= seq->lp_filled;

@@ -9,7 +9,7 @@
 #define MB_JOBS_SCHEDULER_H
 
 #include "jobs/row.h"
-#include "jobs/sampling.h"
+#include "jobs/sample_rows.h"
 #include "model/model.h"
 
 typedef struct Scheduler Scheduler;

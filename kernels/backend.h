@@ -17,6 +17,7 @@
 #include "io/err.h"
 #include "io/team.h"
 #include "kernels/exchange_ops.h"
+#include "kernels/sample.h"
 #include "quant/row_format.h"
 
 #include <stdbool.h>
@@ -337,6 +338,14 @@ typedef struct BackendOps {
     /* Row i of y is row row[i] of x; row_bytes each, an even number. */
     Status (*gather)(Backend *b, void *y, const void *x, const int32_t *row, int n,
                      size_t row_bytes, Err *e);
+    /* Where the backend's memory is not the host's, else NULL: out[i] (host) is what rows[i] (host)
+     * asks of logits[i, :], float32 [n, vocab]. Ids are chosen as contract.md section 3 says, as
+     * jobs/sampling.h chooses them from the same logits; log-probabilities are within 1e-5 of exact
+     * ones. A row's results depend on nothing but its logits and its SampleRow. scratch:
+     * sample_scratch_bytes of the backend's memory. Waits for the results. */
+    size_t (*sample_scratch_bytes)(const Backend *b, int n, int vocab);
+    Status (*sample)(Backend *b, Sampled *out, const float *logits, int n, const SampleSpec *spec,
+                     const SampleRow *rows, void *scratch, Err *e);
     /* Until all that was queued is done. ST_INPUT where a router met a row of NaNs meanwhile. */
     Status (*wait)(Backend *b, Err *e);
     const ExchangeOps *exchange; /* NULL where host_memory */

@@ -368,17 +368,33 @@ Status model_step(Model *m, const Step *step, bool *all_know, Err *e)
     return all;
 }
 
-Status model_logits(Model *m, int first, int n, const float **out, Err *e)
+Status model_head(Model *m, int first, int n, Err *e)
+{
+    double start = clock_s();
+    const void *rows = attention_lane(m, m->normed, (int64_t)first * m->arch->hidden);
+    Status st = apply_logits(m, m->logits, rows, &m->weights.head, n, e);
+    m->times.head += clock_s() - start;
+    return st;
+}
+
+Status model_sample(Model *m, int n, int n_ids, const SampleRow *rows, Sampled *out, Err *e)
+{
+    double start = clock_s();
+    SampleSpec spec = {m->arch->vocab, n_ids, m->arch->logits_scale};
+    Status st = m->config.ops->sample(m->config.backend, out, m->logits, n, &spec, rows,
+                                      m->sample_scratch, e);
+    m->times.head += clock_s() - start;
+    return st;
+}
+
+Status model_read_logits(Model *m, int n, const float **out, Err *e)
 {
     const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
     double start = clock_s();
-    const void *rows = attention_lane(m, m->normed, (int64_t)first * a->hidden);
-    TRY(apply_logits(m, m->logits, rows, &m->weights.head, n, e));
     float *values = m->logits;
-    if (ops->host_memory) {
-        TRY(ops->wait(m->config.backend, e));
-    } else {
+    TRY(ops->wait(m->config.backend, e));
+    if (!ops->host_memory) {
         values = m->host_logits;
         comm_wait_begin(m->comm, "the GPU's part of a step");
         Status st = ops->download(m->config.backend, values, m->logits,
@@ -392,4 +408,10 @@ Status model_logits(Model *m, int first, int n, const float **out, Err *e)
     *out = values;
     m->times.head += clock_s() - start;
     return ST_OK;
+}
+
+Status model_logits(Model *m, int first, int n, const float **out, Err *e)
+{
+    TRY(model_head(m, first, n, e));
+    return model_read_logits(m, n, out, e);
 }

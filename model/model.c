@@ -8,7 +8,8 @@
 #include <string.h>
 
 typedef struct Plan { /* bytes of each backend buffer */
-    size_t rows, stream, qkv, attn, q_low, latent, rounded, shared, router, scratch, logits, rope;
+    size_t rows, stream, qkv, attn, q_low, latent, rounded, shared, router, scratch, logits, sample;
+    size_t rope;
 } Plan;
 
 static size_t max_size(size_t a, size_t b)
@@ -50,6 +51,8 @@ static Plan plan_buffers(const Model *m, int max_pairs)
         p.scratch =
             max_size(p.scratch, ops->ffn_scratch_bytes(m->config.backend, max_pairs, a->moe_inter));
     p.logits = (size_t)m->logits_rows * (size_t)a->vocab * sizeof(float);
+    if (ops->sample)
+        p.sample = ops->sample_scratch_bytes(m->config.backend, m->logits_rows, a->vocab);
     p.rope = (size_t)m->config.max_len * (size_t)a->rope.rotary_dim * sizeof(float);
     return p;
 }
@@ -113,6 +116,8 @@ static Status take_buffers(Model *m, Err *e)
     TRY(take(m, p.scratch, "FFN scratch", &m->scratch, e));
     TRY(take(m, p.logits, "logits", &logits, e));
     m->logits = logits;
+    if (p.sample > 0)
+        TRY(take(m, p.sample, "sampling", &m->sample_scratch, e));
     if (!ops->host_memory) {
         m->host_logits = malloc(p.logits);
         if (!m->host_logits)
@@ -289,7 +294,8 @@ void model_destroy(Model *m)
                        m->shared_out,    m->router_logits,
                        m->scratch,       m->logits,
                        m->rope_table,    m->expert,
-                       m->expert_weight, m->load};
+                       m->expert_weight, m->load,
+                       m->sample_scratch};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (buffers[i])
             ops->release(m->config.backend, buffers[i]);

@@ -68,6 +68,7 @@ typedef struct Model {
     void *coded;      /* [max_rows, most coded bytes] of rows that travel to the experts; or NULL */
     void *shared_out; /* [max_rows, hidden] where there are shared experts */
     float *router_logits, *logits;
+    void *sample_scratch; /* where the backend samples */
     float *host_logits;   /* [logits_rows, vocab] where the backend's memory is not the host's */
     float *expert_weight; /* [max_rows, top_k] backend memory, like expert and load */
     int32_t *expert;      /* [max_rows, top_k] */
@@ -101,8 +102,16 @@ Status model_expert_load(Model *m, int64_t *out, Err *e);
  * before). *all_know: every rank returned a failure from this step; else it may be known to this
  * rank alone, which brings it to the next agreement. */
 Status model_step(Model *m, const Step *step, bool *all_know, Err *e);
-/* Logits of wanted rows first .. first+n-1 (n <= logits_rows): host memory [n, vocab], valid
- * until the next call. Not collective. */
+/* Logits of wanted rows first .. first+n-1 (n <= logits_rows), in the backend's memory until the
+ * next call. Not collective, nor are those below. */
+Status model_head(Model *m, int first, int n, Err *e);
+/* Only where the backend's memory is not the host's: out[i] is what rows[i] asks of row i of the
+ * model_head before. Ids from n_ids on are never chosen. Waits for all work that is queued. */
+Status model_sample(Model *m, int n, int n_ids, const SampleRow *rows, Sampled *out, Err *e);
+/* The n rows of the model_head before: host memory [n, vocab], valid until the next call; once for
+ * each model_head. */
+Status model_read_logits(Model *m, int n, const float **out, Err *e);
+/* Both: model_head, read. */
 Status model_logits(Model *m, int first, int n, const float **out, Err *e);
 
 #endif

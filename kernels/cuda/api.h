@@ -96,6 +96,34 @@ typedef struct CudaAttention {
     const float *sinks; /* [n_heads] or NULL */
 } CudaAttention;
 
+enum {
+    CUDA_SAMPLE_BLOCK = 256, /* weights per sum, as in jobs/logit_scan.h */
+    CUDA_SAMPLE_UNIT = 1024, /* logits that one warp looks through */
+    CUDA_SAMPLE_VOCAB = 1 << 19
+};
+
+typedef struct CudaUnit {
+    float max, sum; /* of the logits as they are, and of exp(logit - max) */
+    float best;     /* of those that may be chosen, after edits; its lowest id */
+    int32_t best_id;
+    int32_t before; /* logits that go before the given id */
+    int32_t wrong;  /* not numbers: 1 the logits as they are, 2 after edits */
+} CudaUnit;
+
+typedef struct CudaSample {
+    const float *logits; /* [n, vocab] */
+    SampleRow *rows;     /* [n], whose edits lie on the device, too */
+    Sampled *out;        /* [n] */
+    CudaUnit *units;     /* [n, n_units] */
+    double *sums;        /* [n, n_blocks] of weights */
+    float *changed;      /* [n, vocab] logits after edits, of rows that have some */
+    float *peaks;        /* [n, n_blocks] largest logits, as they are */
+    float *choice_peaks; /* the same of those that may be chosen, after edits */
+    int n, vocab, n_ids;
+    int n_units, n_blocks; /* of a row */
+    float scale;
+} CudaSample;
+
 typedef struct CudaApi {
     const char *(*error_text)(int code);
     bool (*is_out_of_memory)(int code);
@@ -155,6 +183,8 @@ typedef struct CudaApi {
     int (*route)(int32_t *expert, float *weight, uint64_t *load, int32_t *bad, const float *logits,
                  const float *correction, int n, const int32_t *live, const RouterSpec *spec,
                  void *stream);
+    /* weigh: some row may draw from the weights of all its ids. */
+    int (*sample)(const CudaSample *s, bool weigh, void *stream);
 } CudaApi;
 
 #ifdef __cplusplus
@@ -193,6 +223,7 @@ int cuda_attention_launch(const CudaAttention *a, void *stream);
 int cuda_route_launch(int32_t *expert, float *weight, uint64_t *load, int32_t *bad,
                       const float *logits, const float *correction, int n, const int32_t *live,
                       const RouterSpec *spec, void *stream);
+int cuda_sample_launch(const CudaSample *s, bool weigh, void *stream);
 extern const CudaApi cuda_api;
 #ifdef __cplusplus
 }

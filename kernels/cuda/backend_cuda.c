@@ -105,6 +105,7 @@ static void destroy(Backend *b)
     ring_free(b, &b->ring);
     cuda_upload_destroy(b);
     cuda_release(b, b->bad);
+    cuda_release(b, b->edits);
     if (b->stream)
         (void)b->api->close(b->stream);
     free(b);
@@ -188,7 +189,7 @@ static Status download(Backend *b, void *dst_host, const void *src, size_t bytes
     return wait_stream(b, e);
 }
 
-static Status wait_done(Backend *b, Err *e)
+Status cuda_wait(Backend *b, Err *e)
 {
     void *host;
     TRY(cuda_ring_take(b, sizeof *b->bad, &host, e));
@@ -433,6 +434,8 @@ const BackendOps cuda_backend = {
     .gate_rows = gate_rows,
     .clamp = clamp,
     .gather = gather,
-    .wait = wait_done,
+    .sample_scratch_bytes = cuda_sample_scratch_bytes,
+    .sample = cuda_sample,
+    .wait = cuda_wait,
     .exchange = &cuda_exchange,
 };

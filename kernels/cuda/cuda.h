@@ -31,8 +31,10 @@ struct Backend {
     Ring ring;
     Team *team; /* borrowed; NULL: the caller alone */
     Upload upload;
-    bool warned;  /* of weights that are rounded */
-    int32_t *bad; /* on the device: the lowest row that a router found no weights for */
+    bool warned;      /* of weights that are rounded */
+    int32_t *bad;     /* on the device: the lowest row that a router found no weights for */
+    LogitEdit *edits; /* [edits_cap] on the device: of the rows being sampled */
+    size_t edits_cap;
 };
 
 struct Weight {
@@ -59,6 +61,9 @@ Status cuda_ring_reserve(Backend *b, size_t bytes, int n, Err *e);
 /* bytes of the ring, which the caller fills at *host and then sends. */
 Status cuda_ring_take(Backend *b, size_t bytes, void **host, Err *e);
 Status cuda_ring_send(Backend *b, void *dst, const void *host, size_t bytes, Err *e);
+
+/* For all that is queued; then what backend.h says of wait. */
+Status cuda_wait(Backend *b, Err *e);
 
 Status cuda_alloc(Backend *b, size_t bytes, const char *what, void **out, Err *e);
 void cuda_release(Backend *b, void *p);
@@ -98,5 +103,9 @@ size_t cuda_latent_scratch_bytes(const Backend *b, int n_rows, const LatentSpec 
 Status cuda_latent_attention(Backend *b, void *out, const void *q, const void *pool,
                              const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
                              LatentForm form, void *scratch, Err *e);
+
+size_t cuda_sample_scratch_bytes(const Backend *b, int n, int vocab);
+Status cuda_sample(Backend *b, Sampled *out, const float *logits, int n, const SampleSpec *spec,
+                   const SampleRow *rows, void *scratch, Err *e);
 
 #endif

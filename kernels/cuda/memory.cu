@@ -172,4 +172,5 @@ extern "C" const CudaApi cuda_api = {
     cuda_write_latents_launch,
     cuda_attention_launch,
     cuda_route_launch,
+    cuda_sample_launch,
 };
