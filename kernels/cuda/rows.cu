@@ -1,5 +1,6 @@
 /* kernels/cuda/rows.cu - the operations that treat rows one by one.
- * Tile    a block of 128 or 256 threads per row, or a thread per value.
+ * Tile    a block of 256 threads per row, eight values a thread where rows begin at 16 bytes; a warp
+ *         for each head of a norm.
  * Budget  each input read once and each output written once: bandwidth, and for a few rows the
  *         launch, decides.
  * Why     the order of a row's sum depends on its width alone, so a row gives the same bits in any
@@ -33,44 +34,131 @@ __device__ __forceinline__ float block_sum(float v)
 }
 
 /* models.md 1.2. */
-__device__ __forceinline__ bf16 normed(float v, float w, NormKind kind)
+__device__ __forceinline__ float normed(float v, float w, NormKind kind)
 {
     if (kind == NORM_LLAMA) /* variant A: rounded before the weight */
         v = __bfloat162float(__float2bfloat16_rn(v));
-    return __float2bfloat16_rn(v * (kind == NORM_ZERO_CENTRED ? 1.0f + w : w));
+    return v * (kind == NORM_ZERO_CENTRED ? 1.0f + w : w);
 }
 
-__global__ void add_norm_kernel(bf16 *y, float *h, const bf16 *delta, float scale,
-                                const float *weight, int width, float eps, NormKind kind)
+constexpr int RUN = 8; /* values of a 16-byte access */
+
+struct Run {
+    float v[RUN];
+};
+
+/* Values at .. at+RUN-1 of a row that ends at end; zeros behind it. */
+template <bool WHOLE> __device__ __forceinline__ Run load_run(const bf16 *p, int at, int end)
 {
-    int64_t at = (int64_t)blockIdx.x * width;
+    Run r;
+    if (WHOLE) {
+        uint4 w = *(const uint4 *)(p + at);
+        const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int i = 0; i < RUN; i++)
+            r.v[i] = __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
+    } else {
+#pragma unroll
+        for (int i = 0; i < RUN; i++)
+            r.v[i] = at + i < end ? __bfloat162float(p[at + i]) : 0.0f;
+    }
+    return r;
+}
+
+template <bool WHOLE> __device__ __forceinline__ Run load_run(const float *p, int at, int end)
+{
+    Run r;
+    if (WHOLE) {
+        *(float4 *)r.v = *(const float4 *)(p + at);
+        *(float4 *)(r.v + 4) = *(const float4 *)(p + at + 4);
+    } else {
+#pragma unroll
+        for (int i = 0; i < RUN; i++)
+            r.v[i] = at + i < end ? p[at + i] : 0.0f;
+    }
+    return r;
+}
+
+template <bool WHOLE> __device__ __forceinline__ void store_run(float *p, int at, int end, Run r)
+{
+    if (WHOLE) {
+        *(float4 *)(p + at) = *(const float4 *)r.v;
+        *(float4 *)(p + at + 4) = *(const float4 *)(r.v + 4);
+    } else {
+#pragma unroll
+        for (int i = 0; i < RUN; i++)
+            if (at + i < end)
+                p[at + i] = r.v[i];
+    }
+}
+
+template <bool WHOLE> __device__ __forceinline__ void store_run(bf16 *p, int at, int end, Run r)
+{
+    if (WHOLE) {
+        uint4 w;
+        __nv_bfloat162 *pair = (__nv_bfloat162 *)&w;
+#pragma unroll
+        for (int i = 0; i < RUN / 2; i++)
+            pair[i] = __floats2bfloat162_rn(r.v[2 * i], r.v[2 * i + 1]);
+        *(uint4 *)(p + at) = w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < RUN; i++)
+            if (at + i < end)
+                p[at + i] = __float2bfloat16_rn(r.v[i]);
+    }
+}
+
+/* Sums do not depend on WHOLE: zeros add nothing. */
+template <bool WHOLE>
+__global__ void __launch_bounds__(256)
+    add_norm_kernel(bf16 *y, float *h, const bf16 *delta, float scale, const float *weight,
+                    int width, float eps, NormKind kind)
+{
+    int64_t row = (int64_t)blockIdx.x * width;
     float sum = 0;
-    for (int i = threadIdx.x; i < width; i += blockDim.x) {
-        float v = h[at + i];
+    for (int i = threadIdx.x * RUN; i < width; i += blockDim.x * RUN) {
+        Run v = load_run<WHOLE>(h + row, i, width);
         if (delta) {
-            v = fmaf(scale, __bfloat162float(delta[at + i]), v);
-            h[at + i] = v;
+            Run d = load_run<WHOLE>(delta + row, i, width);
+#pragma unroll
+            for (int j = 0; j < RUN; j++)
+                v.v[j] = fmaf(scale, d.v[j], v.v[j]);
+            store_run<WHOLE>(h + row, i, width, v);
         }
-        sum += v * v;
+#pragma unroll
+        for (int j = 0; j < RUN; j++)
+            sum = fmaf(v.v[j], v.v[j], sum);
     }
     float r = 1.0f / sqrtf(block_sum(sum) / (float)width + eps);
-    for (int i = threadIdx.x; i < width; i += blockDim.x)
-        y[at + i] = normed(h[at + i] * r, weight[i], kind);
+    for (int i = threadIdx.x * RUN; i < width; i += blockDim.x * RUN) {
+        Run v = load_run<WHOLE>(h + row, i, width), w = load_run<WHOLE>(weight, i, width);
+#pragma unroll
+        for (int j = 0; j < RUN; j++)
+            v.v[j] = normed(v.v[j] * r, w.v[j], kind);
+        store_run<WHOLE>(y + row, i, width, v);
+    }
 }
 
-__global__ void norm_kernel(bf16 *y, const bf16 *x, const float *weight, int n_groups, int width,
-                            int64_t stride, float eps, NormKind kind)
+/* A group of width values for each warp. */
+__global__ void __launch_bounds__(256)
+    norm_kernel(bf16 *y, const bf16 *x, const float *weight, int64_t n, int n_groups, int width,
+                int64_t stride, float eps, NormKind kind)
 {
-    int64_t at =
-        (int64_t)(blockIdx.x / n_groups) * stride + (blockIdx.x % n_groups) * (int64_t)width;
+    int64_t group = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    int lane = threadIdx.x % 32;
+    if (group >= n)
+        return;
+    int64_t at = group / n_groups * stride + group % n_groups * width;
     float sum = 0;
-    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+    for (int i = lane; i < width; i += 32) {
         float v = __bfloat162float(x[at + i]);
-        sum += v * v;
+        sum = fmaf(v, v, sum);
     }
-    float r = 1.0f / sqrtf(block_sum(sum) / (float)width + eps);
-    for (int i = threadIdx.x; i < width; i += blockDim.x)
-        y[at + i] = normed(__bfloat162float(x[at + i]) * r, weight[i], kind);
+    float r = 1.0f / sqrtf(warp_sum(sum) / (float)width + eps);
+    for (int i = lane; i < width; i += 32)
+        y[at + i] =
+            __float2bfloat16_rn(normed(__bfloat162float(x[at + i]) * r, weight[i], kind));
 }
 
 __global__ void rope_kernel(bf16 *x, int64_t stride, int n_heads, int head_dim,
@@ -91,19 +179,31 @@ __global__ void rope_kernel(bf16 *x, int64_t stride, int n_heads, int head_dim,
     }
 }
 
-__global__ void combine_kernel(bf16 *y, const bf16 *rows, const int32_t *slot, const float *weight,
-                               const bf16 *plus, int top_k, int width)
+template <bool WHOLE>
+__global__ void __launch_bounds__(256)
+    combine_kernel(bf16 *y, const bf16 *rows, const int32_t *slot, const float *weight,
+                   const bf16 *plus, int top_k, int width)
 {
     const int32_t *at = slot + (int64_t)blockIdx.x * top_k;
     const float *w = weight + (int64_t)blockIdx.x * top_k;
-    for (int i = threadIdx.x; i < width; i += blockDim.x) {
-        float sum = 0;
-        for (int s = 0; s < top_k; s++)
-            if (at[s] >= 0)
-                sum = fmaf(w[s], __bfloat162float(rows[(int64_t)at[s] * width + i]), sum);
-        if (plus)
-            sum += __bfloat162float(plus[(int64_t)blockIdx.x * width + i]);
-        y[(int64_t)blockIdx.x * width + i] = __float2bfloat16_rn(sum);
+    int64_t row = (int64_t)blockIdx.x * width;
+    for (int i = threadIdx.x * RUN; i < width; i += blockDim.x * RUN) {
+        Run sum = {};
+        for (int s = 0; s < top_k; s++) {
+            if (at[s] < 0)
+                continue;
+            Run v = load_run<WHOLE>(rows + (int64_t)at[s] * width, i, width);
+#pragma unroll
+            for (int j = 0; j < RUN; j++)
+                sum.v[j] = fmaf(w[s], v.v[j], sum.v[j]);
+        }
+        if (plus) {
+            Run v = load_run<WHOLE>(plus + row, i, width);
+#pragma unroll
+            for (int j = 0; j < RUN; j++)
+                sum.v[j] += v.v[j];
+        }
+        store_run<WHOLE>(y + row, i, width, sum);
     }
 }
 
@@ -135,6 +235,12 @@ __global__ void copy_kernel(bf16 *y, int64_t y_stride, int64_t y_head, const bf1
         to[i / width * y_head + i % width] = from[i / width * x_head + i % width];
 }
 
+bool whole_runs(const void *a, const void *b, const void *c, const void *d, int width)
+{
+    uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
+    return all % 16 == 0 && width % RUN == 0;
+}
+
 } // namespace
 
 int cuda_embed_launch(float *h, const void *table, const int32_t *ids, int n, int64_t cols,
@@ -148,20 +254,22 @@ int cuda_embed_launch(float *h, const void *table, const int32_t *ids, int n, in
 int cuda_add_norm_launch(void *y, float *h, const void *delta, float scale, const float *weight,
                          int n, int width, float eps, NormKind kind, void *stream)
 {
-    int threads = width > 512 ? 256 : 64;
+    int threads = width > 64 * RUN ? 256 : 64;
+    auto kernel =
+        whole_runs(y, h, delta, weight, width) ? add_norm_kernel<true> : add_norm_kernel<false>;
     if (n > 0)
-        add_norm_kernel<<<n, threads, 0, (cudaStream_t)stream>>>(
-            (bf16 *)y, h, (const bf16 *)delta, scale, weight, width, eps, kind);
+        kernel<<<n, threads, 0, (cudaStream_t)stream>>>((bf16 *)y, h, (const bf16 *)delta, scale,
+                                                        weight, width, eps, kind);
     return cudaGetLastError();
 }
 
 int cuda_norm_launch(void *y, const void *x, const float *weight, int n_rows, int n_groups,
                      int width, int64_t stride, float eps, NormKind kind, void *stream)
 {
-    int threads = width > 512 ? 256 : 64;
-    if (n_rows > 0 && n_groups > 0)
-        norm_kernel<<<n_rows * n_groups, threads, 0, (cudaStream_t)stream>>>(
-            (bf16 *)y, (const bf16 *)x, weight, n_groups, width, stride, eps, kind);
+    int64_t n = (int64_t)n_rows * n_groups;
+    if (n > 0)
+        norm_kernel<<<blocks_of(n, 8), 256, 0, (cudaStream_t)stream>>>(
+            (bf16 *)y, (const bf16 *)x, weight, n, n_groups, width, stride, eps, kind);
     return cudaGetLastError();
 }
 
@@ -177,10 +285,12 @@ int cuda_rope_launch(void *x, int n_rows, int64_t stride, int n_heads, int head_
 int cuda_combine_launch(void *y, const void *rows, const int32_t *slot, const float *weight,
                         const void *plus, int n, int top_k, int width, void *stream)
 {
+    int threads = width > 64 * RUN ? 256 : 64;
+    auto kernel =
+        whole_runs(y, rows, plus, NULL, width) ? combine_kernel<true> : combine_kernel<false>;
     if (n > 0)
-        combine_kernel<<<n, 256, 0, (cudaStream_t)stream>>>((bf16 *)y, (const bf16 *)rows, slot,
-                                                            weight, (const bf16 *)plus, top_k,
-                                                            width);
+        kernel<<<n, threads, 0, (cudaStream_t)stream>>>((bf16 *)y, (const bf16 *)rows, slot, weight,
+                                                        (const bf16 *)plus, top_k, width);
     return cudaGetLastError();
 }
 
