@@ -12,6 +12,7 @@
  * message after message, each with its mail at its end. A rank alone only groups. */
 #include "dist/comm_mpi.h"
 #include "dist/exchange_kind.h"
+#include "io/clock.h"
 #include "kernels/backend.h"
 
 #include <assert.h>
@@ -493,10 +494,9 @@ static Status wait_counts(DeviceExchange *x, Err *e)
 {
     if (x->counts_known)
         return ST_OK;
-    Watchdog *w = x->base.comm->state->watchdog;
-    watchdog_enter(w, "the counts of dispatch");
+    double start_s = clock_s();
     Status st = x->device->wait_copy(x->backend, x->link, e);
-    x->base.stats.wait_s += watchdog_leave(w);
+    x->base.stats.wait_s += clock_s() - start_s;
     x->counts_known = true;
     return st;
 }

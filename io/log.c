@@ -56,6 +56,16 @@ void log_warn_once(const char *fmt, ...)
     va_end(ap);
 }
 
+void log_note_once(const char *fmt, ...)
+{
+    if (my_rank != 0)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    put("", 0, fmt, ap);
+    va_end(ap);
+}
+
 void log_live_line(int width)
 {
     atomic_store(&live_width, width);

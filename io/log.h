@@ -8,6 +8,7 @@ void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Only rank 0 prints: for what every rank would say alike. */
 void log_warn_once(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_note_once(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The terminal shows a live line of that many columns, without a line end: what is logged clears it
  * first, and the next live line follows below. 0: none. */
 void log_live_line(int width);

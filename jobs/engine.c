@@ -4,6 +4,7 @@
 #include "io/clock.h"
 #include "io/log.h"
 #include "io/pack_file.h"
+#include "jobs/backend_choice.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,8 @@
 #include <unistd.h>
 
 /* A device samples a whole step at once, where it can. */
-enum { ROUND_BYTES = 256 << 20, LOGITS_BYTES = 64 << 20, DEVICE_LOGITS_BYTES = 256 << 20 };
+enum { LOGITS_BYTES = 64 << 20, DEVICE_LOGITS_BYTES = 256 << 20 };
+static const size_t ROUND_BYTES = 256u << 20, DEVICE_ROUND_BYTES = 2048u << 20;
 
 /* "dir/name///" -> "name"; of a pack, that of the directory it was made from. */
 static void base_name(const char *path, char *out, size_t cap)
@@ -76,21 +78,18 @@ static Status check_precision(const Engine *g, Err *e)
     return ST_OK;
 }
 
-/* Experts on other ranks are reached through host memory so far, so CUDA serves a single rank. */
+/* Collective. */
 static Status choose_backend(Engine *g, Err *e)
 {
-    const char *name = g->config.backend;
-    int n_ranks = g->comm->size;
-    /* A device is taken only where it is named: results would differ between one rank, which it can
-     * serve, and several, which it cannot. */
-    g->ops = backend_find(strcmp(name, "auto") == 0 ? "cpu" : name);
-    if (!g->ops)
-        return err_set(e, ST_USAGE, "--backend %s: expected auto, cpu or cuda", name);
-    if (!g->ops->host_memory && n_ranks > 1)
-        return err_set(e, ST_USAGE, "--backend %s: runs on one rank so far, these are %d", name,
-                       n_ranks);
-    Status st = g->ops->can_run(g->comm->local_rank, e);
-    return st == ST_OK ? ST_OK : err_in(e, "--backend %s", name);
+    const EngineConfig *c = &g->config;
+    BackendChoice choice = {.ops = backend_find(c->backend), .n_sharing = 1};
+    if (!c->computes_nothing || !choice.ops)
+        TRY(backend_choose(g->comm, c->backend, c->share_gpu, &choice, e));
+    if (choice.why[0])
+        log_note_once("--backend auto takes the CPU: %s", choice.why);
+    g->ops = choice.ops;
+    g->n_sharing = choice.n_sharing;
+    return ST_OK;
 }
 
 /* Enough rows for each expert to keep its arithmetic busy: on a GPU that takes more. */
@@ -116,7 +115,6 @@ static Status read_config(Engine *g, Err *e)
 static Status open_local(Engine *g, Err *e)
 {
     const EngineConfig *c = &g->config;
-    TRY(choose_backend(g, e));
     choose_batch(&g->config, g->ops);
     TRY(read_config(g, e));
     precision_resolve(&g->config.precision, g->ops);
@@ -148,6 +146,7 @@ static Status open_local(Engine *g, Err *e)
 Status engine_open(Engine *out, const EngineConfig *config, Comm *comm, Err *e)
 {
     *out = (Engine){.config = *config, .comm = comm};
+    TRY(dist_agree(comm, choose_backend(out, e), e));
     TRY(dist_agree(comm, open_local(out, e), e));
     return agree_isa(out, e);
 }
@@ -205,6 +204,13 @@ Status engine_start(Engine *g, Err *e)
     return dist_agree(g->comm, g->backend ? ST_OK : make_backend(g, e), e);
 }
 
+static size_t round_bytes(const Engine *g)
+{
+    if (g->config.round_bytes > 0)
+        return g->config.round_bytes;
+    return g->ops->host_memory ? ROUND_BYTES : DEVICE_ROUND_BYTES;
+}
+
 Status engine_load(Engine *g, Err *e)
 {
     double start = clock_s();
@@ -220,7 +226,8 @@ Status engine_load(Engine *g, Err *e)
                      .max_len = g->context.max_len,
                      .kv_bytes = g->config.kv_bytes ? g->config.kv_bytes : default_kv_bytes(g),
                      .kv_fits = g->config.kv_bytes == 0,
-                     .round_bytes = ROUND_BYTES,
+                     .n_sharing = g->n_sharing,
+                     .round_bytes = round_bytes(g),
                      .logits_bytes = g->ops->host_memory ? LOGITS_BYTES : DEVICE_LOGITS_BYTES};
     TRY(model_create(&g->model, &g->arch, &c, g->comm, e));
     warn_of_missing_scales(g);

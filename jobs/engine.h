@@ -12,12 +12,15 @@ typedef struct EngineConfig {
     const char *model_dir;
     const Synthetic *synthetic;   /* in place of model_dir; borrowed; NULL: none */
     const char *backend;          /* "cpu", "cuda" or "auto" */
+    bool share_gpu;               /* ranks may share a GPU */
+    bool computes_nothing;        /* the backend is named, and need not work here */
     const char *isa;              /* "auto", "scalar", "avx2", "avx512" */
     int threads;                  /* per rank; 0: cores / ranks on the node */
     int max_batch, prefill_chunk; /* 0: engine_open puts in the backend's usual ones */
     int max_model_len;            /* 0: the config's */
     /* 0: what max_batch full contexts need, within half of the free memory, or most of a GPU's */
     size_t kv_bytes;
+    size_t round_bytes;  /* of the exchange; 0: the backend's usual */
     Precision precision; /* engine_open puts in what the defaults mean */
     bool use_generation_config;
     const char *const *accept_keys; /* --accept-config-key */
@@ -36,6 +39,7 @@ typedef struct Engine {
     Team *team;
     int threads;
     const BackendOps *ops;
+    int n_sharing; /* ranks on this rank's device */
     Backend *backend;
     Model *model;
     RowContext context;

@@ -62,9 +62,10 @@ void report_plan(const Engine *engine, const Comm *comm)
              "%.2f, buffers %.2f, "
              "exchange %.2f",
              m->arch->model_type, m->placement.n_local[comm->rank], m->arch->router.n_experts,
-             engine->threads, isa_name(engine->isa), (double)m->weights.dense_bytes / gib,
-             (double)m->weights.expert_bytes / gib, (double)block * m->kv.n_blocks / gib,
-             (double)m->buffer_bytes / gib, (double)exchange / gib);
+             engine->threads, engine->ops->host_memory ? isa_name(engine->isa) : engine->ops->name,
+             (double)m->weights.dense_bytes / gib, (double)m->weights.expert_bytes / gib,
+             (double)block * m->kv.n_blocks / gib, (double)m->buffer_bytes / gib,
+             (double)exchange / gib);
 }
 
 static RankMetrics rank_metrics(const Engine *g, const Comm *comm, const DriverResult *result,

@@ -42,7 +42,7 @@ typedef struct JobRun {
 typedef struct JobFacts {
     int64_t run, n_rows, n_done, n_failed, already_done;
     int64_t compute; /* 0: the output of an earlier run is complete */
-    char dir[JOB_DIR_MAX], isa[16];
+    char dir[JOB_DIR_MAX], isa[16], backend[16];
 } JobFacts;
 
 static Status share(JobRun *r, void *facts, size_t bytes, Status mine, Err *e)
@@ -62,6 +62,7 @@ static Status open_job(JobRun *r, JobFacts *f, Err *e)
         JobIdentity old;
         TRY(job_recorded(&r->job, &old, e));
         snprintf(f->isa, sizeof f->isa, "%s", old.isa);
+        snprintf(f->backend, sizeof f->backend, "%s", old.backend);
         f->compute = r->job.state != JOB_DONE;
     }
     return ST_OK;
@@ -267,6 +268,13 @@ static Status use_recorded_isa(JobRun *r, const JobFacts *f, Err *e)
     return e->code = ST_INPUT; /* a word that nobody knows was no usage of this command */
 }
 
+/* The same word, for good. */
+static const char *name_of(const char *backend)
+{
+    const BackendOps *ops = backend_find(backend);
+    return ops ? ops->name : "auto";
+}
+
 static Status run_phases(JobRun *r, JobOutcome *out, Err *e)
 {
     const JobConfig *c = r->config;
@@ -276,7 +284,12 @@ static Status run_phases(JobRun *r, JobOutcome *out, Err *e)
     if (mine == ST_OK && r->comm->rank == 0)
         mine = open_job(r, &f, e);
     TRY(share(r, &f, sizeof f, mine, e));
-    TRY(engine_open(&r->engine, &c->engine, r->comm, e));
+    EngineConfig engine = c->engine;
+    bool anew = !f.backend[0] || c->overwrite;
+    if (!anew && strcmp(engine.backend, "auto") == 0)
+        engine.backend = name_of(f.backend); /* a job goes on where it began */
+    engine.computes_nothing = !anew && !f.compute;
+    TRY(engine_open(&r->engine, &engine, r->comm, e));
     if (f.compute && f.isa[0] && strcmp(c->engine.isa, "auto") == 0)
         TRY(use_recorded_isa(r, &f, e));
     RowContext defaults = c->defaults, *context = &r->engine.context;

@@ -32,6 +32,9 @@ typedef struct Graph Graph;       /* recorded ops */
 /* Ordered: a rank that has one level has all lower ones. Results may differ between levels. */
 typedef enum IsaLevel { ISA_SCALAR, ISA_AVX2, ISA_AVX512, N_ISA_LEVELS } IsaLevel;
 
+enum { BACKEND_DEVICE_NAME = 32 };
+#define BACKEND_NO_DRIVER "no GPU: there is no CUDA driver (libcuda.so.1)"
+
 typedef struct BackendConfig {
     /* borrowed; must outlive the backend; NULL: the caller alone. Ops and weight_set run on it,
      * so only the thread that made it may call them */
@@ -196,8 +199,11 @@ typedef struct BackendOps {
     int act_bytes;
     bool host_memory; /* its memory is the host's, so others may read and write it */
 
-    /* Whether create can work on this machine: ST_DEVICE with the reason. May take half a second. */
-    Status (*can_run)(int local_rank, Err *e);
+    /* Whether create can work on this machine: ST_DEVICE with the reason, which is BACKEND_NO_DRIVER
+     * where nothing of a device is installed. device, if not NULL, gets the name of what create
+     * takes, which two ranks of a node have in common where they take the same. May take half a
+     * second. */
+    Status (*can_run)(int local_rank, char device[BACKEND_DEVICE_NAME], Err *e);
     Status (*create)(const BackendConfig *config, Backend **out, Err *e);
     void (*destroy)(Backend *b); /* NULL is fine */
     /* Takes 2 GiB of the device (384 MiB on the CPU) for as long as it runs, which is a second. */

@@ -325,6 +325,7 @@ static Status run_recorded(Pass *p, int bucket, Err *e)
         }
         g->graph[bucket] = graph;
     }
+    comm_at(m->comm, p->step->number, -1, "a recorded step");
     return ops->graph_launch(m->config.backend, g->graph[bucket], e);
 }
 
@@ -335,10 +336,19 @@ static Status run_on_device(Pass *p, Err *e)
     TRY(agree(p, &bucket, e));
     if (bucket >= 0)
         p->n_rows = bucket_rows(m, bucket);
+    /* The queue may be full, or a layer wait for counts. */
+    comm_wait_begin(m->comm, "a step on the GPU");
     p->mine = step_arrays_set(&m->arrays, p->step, bucket >= 0 ? p->n_rows : 0, &p->err);
-    if (bucket >= 0 && p->mine == ST_OK)
-        return run_recorded(p, bucket, e);
-    return run_layers(p, e);
+    bool recorded = bucket >= 0 && p->mine == ST_OK;
+    Status st = recorded ? run_recorded(p, bucket, e) : run_layers(p, e);
+    comm_wait_end(m->comm);
+    /* Nothing, or half of it, was queued, and the other ranks' devices wait for it. */
+    if (recorded && m->comm->size > 1 && (st != ST_OK || p->mine != ST_OK)) {
+        Err *why = st != ST_OK ? e : &p->err;
+        err_in(why, "step %lld", (long long)p->step->number);
+        dist_abort(m->comm, 1, why);
+    }
+    return st;
 }
 
 Status model_step(Model *m, const Step *step, bool *all_know, Err *e)
@@ -381,8 +391,10 @@ Status model_sample(Model *m, int n, int n_ids, const SampleRow *rows, Sampled *
 {
     double start = clock_s();
     SampleSpec spec = {m->arch->vocab, n_ids, m->arch->logits_scale};
+    comm_wait_begin(m->comm, "the GPU's part of a step");
     Status st = m->config.ops->sample(m->config.backend, out, m->logits, n, &spec, rows,
                                       m->sample_scratch, e);
+    comm_wait_end(m->comm);
     m->times.head += clock_s() - start;
     return st;
 }
@@ -393,15 +405,15 @@ Status model_read_logits(Model *m, int n, const float **out, Err *e)
     const BackendOps *ops = m->config.ops;
     double start = clock_s();
     float *values = m->logits;
-    TRY(ops->wait(m->config.backend, e));
-    if (!ops->host_memory) {
+    comm_wait_begin(m->comm, "the GPU's part of a step");
+    Status st = ops->wait(m->config.backend, e);
+    if (st == ST_OK && !ops->host_memory) {
         values = m->host_logits;
-        comm_wait_begin(m->comm, "the GPU's part of a step");
-        Status st = ops->download(m->config.backend, values, m->logits,
-                                  (size_t)n * (size_t)a->vocab * sizeof *values, e);
-        comm_wait_end(m->comm);
-        TRY(st);
+        st = ops->download(m->config.backend, values, m->logits,
+                           (size_t)n * (size_t)a->vocab * sizeof *values, e);
     }
+    comm_wait_end(m->comm);
+    TRY(st);
     if (a->logits_scale != 1.0f)
         for (int64_t i = 0; i < (int64_t)n * a->vocab; i++)
             values[i] *= a->logits_scale;

@@ -173,10 +173,10 @@ static int most_coded_bytes(const Model *m)
 /* Once all else is there: nine tenths of what is left, so that graphs and libraries have room. */
 static size_t fitting_kv_bytes(const Model *m)
 {
-    size_t most = m->config.kv_bytes;
+    size_t most = m->config.kv_bytes, n = (size_t)m->config.n_sharing;
     if (!m->config.kv_fits || m->config.ops->host_memory)
         return most;
-    size_t room = m->config.ops->free_memory(m->config.backend) / 10 * 9;
+    size_t room = m->config.ops->free_memory(m->config.backend) / 10 * 9 / (n > 0 ? n : 1);
     return most < room ? most : room;
 }
 
@@ -214,8 +214,15 @@ static Status create_local(Model *m, Err *e)
         TRY(exchange_create(&m->exchange, m->comm, &m->placement, &m->exchange_shape, e));
     }
     TRY(take_buffers(m, e));
-    TRY(make_rope(m, e));
+    return make_rope(m, e);
+}
+
+/* What the others' memory leaves: they may share the device. Collective. */
+static Status create_cache(Model *m, Err *e)
+{
+    const Arch *a = m->arch;
     m->config.kv_bytes = fitting_kv_bytes(m);
+    TRY(dist_agree(m->comm, ST_OK, e)); /* all have looked before one takes any */
     TRY(kv_create(&m->kv, a, m->config.precision.kv, m->config.ops, m->config.backend,
                   m->config.kv_bytes, e));
     return step_arrays_create(&m->arrays, a, &m->kv, m->config.ops, m->config.backend,
@@ -269,6 +276,8 @@ Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Co
         st = dist_agree(comm, share_input_scales(m, e), e);
     if (st == ST_OK && m->exchange)
         st = exchange_connect(m->exchange, e);
+    if (st == ST_OK)
+        st = dist_agree(comm, create_cache(m, e), e);
     if (st != ST_OK) {
         model_destroy(m);
         return st;

@@ -27,6 +27,7 @@ typedef struct ModelConfig {
     int max_seqs;        /* per rank and step */
     int max_len;         /* positions of the rope table */
     size_t kv_bytes;     /* budget of this rank */
+    int n_sharing;       /* ranks that divide this device's memory */
     bool kv_fits;        /* kv_bytes is the most: no more than fits beside the rest on a device */
     size_t round_bytes;  /* of the exchange */
     size_t logits_bytes; /* of the buffer of logits; at least one row is held */

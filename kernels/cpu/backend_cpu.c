@@ -59,8 +59,10 @@ static void destroy(Backend *b)
     free(b);
 }
 
-static Status can_run(int local_rank, Err *e)
+static Status can_run(int local_rank, char device[BACKEND_DEVICE_NAME], Err *e)
 {
+    if (device)
+        *device = 0;
     (void)local_rank;
     (void)e;
     return ST_OK;

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,7 +118,7 @@ static Status usable(int local_rank, const PluginInfo **out, int *device, Err *e
     /* The plugin brings libraries of the toolkit, which take half a second to open. */
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (!driver)
-        return err_set(e, ST_DEVICE, "no GPU: there is no CUDA driver (libcuda.so.1)");
+        return err_set(e, ST_DEVICE, BACKEND_NO_DRIVER);
     dlclose(driver);
     TRY(plugin_open(out, e));
     if ((*out)->n_devices == 0)
@@ -128,11 +129,14 @@ static Status usable(int local_rank, const PluginInfo **out, int *device, Err *e
     return ST_OK;
 }
 
-static Status can_run(int local_rank, Err *e)
+static Status can_run(int local_rank, char name[BACKEND_DEVICE_NAME], Err *e)
 {
     const PluginInfo *plugin;
     int device;
-    return usable(local_rank, &plugin, &device, e);
+    TRY(usable(local_rank, &plugin, &device, e));
+    if (name)
+        snprintf(name, BACKEND_DEVICE_NAME, "%s", plugin->devices[device].bus_id);
+    return ST_OK;
 }
 
 static Status create(const BackendConfig *config, Backend **out, Err *e)

@@ -1,9 +1,11 @@
 /* tests/kernels/fake_plugin.c - plugins that have no GPU behind them, for test_plugin.c and
  * case_devices.sh: one of another version; with FAKE_DEVICES one with three devices, of which one
- * works, one works but is of a kind that nobody has tried, and one does not. */
+ * works, one works but is of a kind that nobody has tried, and one does not, or with the first
+ * FAKE_DEVICES (in the environment) of them. */
 #include "kernels/cuda/plugin.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 PluginProbe moebatch_plugin_probe;
 
@@ -24,14 +26,17 @@ static const PluginDevice devices[] = {
 
 const PluginInfo *moebatch_plugin_probe(void)
 {
-    static const PluginInfo info = {.abi = PLUGIN_ABI,
-                                    .name = "cuda",
-                                    .versions = "CUDA 13.0, NCCL 2.28.9",
-                                    .driver_version = 13010,
-                                    .n_devices = 3,
-                                    .devices = devices,
-                                    .why_no_device = "",
-                                    .try_device = try_device};
+    const char *n = getenv("FAKE_DEVICES");
+    static PluginInfo info = {.abi = PLUGIN_ABI,
+                              .name = "cuda",
+                              .versions = "CUDA 13.0, NCCL 2.28.9",
+                              .driver_version = 13010,
+                              .n_devices = 3,
+                              .devices = devices,
+                              .why_no_device = "",
+                              .try_device = try_device};
+    if (n)
+        info.n_devices = atoi(n);
     return &info;
 }
 #else

@@ -19,7 +19,7 @@ int cuda_case_open(CudaCase *c)
 {
     Err e;
     *c = (CudaCase){.cpu = backend_find("cpu"), .cuda = backend_find("cuda")};
-    if (c->cuda->can_run(0, &e) != ST_OK) {
+    if (c->cuda->can_run(0, NULL, &e) != ST_OK) {
         printf("skipped: no CUDA device: %s\n", e.text);
         return 77;
     }
