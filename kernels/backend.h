@@ -46,7 +46,8 @@ typedef struct BackendConfig {
 typedef enum WeightUse {
     WEIGHT_MATMUL,
     WEIGHT_LOOKUP,
-    WEIGHT_ROUTER /* a matmul whose float32 and float16 weights are never rounded to act */
+    WEIGHT_ROUTER, /* a matmul whose float32 and float16 weights are never rounded to act */
+    WEIGHT_GATED   /* a matmul whose two parts are gate and up, for ffn */
 } WeightUse;
 
 typedef struct WeightPart { /* parts are stacked on the output side: q, k, v; or gate, up */

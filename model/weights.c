@@ -273,7 +273,7 @@ static Status load_ffn(Loader *l, int layer, const char *what, const FfnTensors 
     Linear linear;
     spec->inter = inter;
     snprintf(name, sizeof name, "layers.%d.%s.gate_up", layer, what);
-    Status st = load_linear(l, name, WEIGHT_MATMUL, gate_up, 2, &linear);
+    Status st = load_linear(l, name, WEIGHT_GATED, gate_up, 2, &linear);
     spec->w13 = linear.w;
     rows[0] = linear.rows[0];
     rows[1] = linear.rows[1];

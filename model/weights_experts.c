@@ -212,7 +212,7 @@ static Status fill_experts(Loader *l, int layer, const ExpertTensors *t, const i
                             loader_part_of(l, v.from[1], &v.q[1])};
     WeightPart down = loader_part_of(l, v.from[2], &v.q[2]);
     snprintf(name, sizeof name, "layers.%d.experts.gate_up", layer);
-    NewBank bank = {name, WEIGHT_MATMUL, mats, n, n_all, true, gate_up, 2, a->hidden};
+    NewBank bank = {name, WEIGHT_GATED, mats, n, n_all, true, gate_up, 2, a->hidden};
     TRY_GOTO(loader_create_bank(l, &bank, &w13));
     snprintf(name, sizeof name, "layers.%d.experts.down", layer);
     bank = (NewBank){name, WEIGHT_MATMUL, mats, n, n_all, true, &down, 1, a->moe_inter};

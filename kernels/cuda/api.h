@@ -8,6 +8,7 @@
 #define MB_KERNELS_CUDA_API_H
 
 #include "kernels/backend.h"
+#include "kernels/cuda/slabs.h"
 
 typedef enum CudaCodes {            /* how a part's weights rest on the device */
                          CUDA_BF16, /* planes of them: the sum of the planes is the weight */
@@ -25,23 +26,39 @@ enum {
     CUDA_MAX_GROUPS = 128 /* of a router */
 };
 
+typedef enum CudaLayout {
+    CUDA_ROWS,  /* codes and scales row by row, as they are stored */
+    CUDA_SLABS, /* slabs.h: codes are records, which hold the scales */
+    CUDA_PAIRED /* slabs of gate and up together: both parts have the same codes */
+} CudaLayout;
+
 /* One part of a bank, for all its matrices. The weight of (row, k) is
  *   bf16(code * scale(row, k / group)) * row_scale[row]. */
 typedef struct CudaPart {
     const uint8_t *codes, *scales; /* of matrix 0; scales NULL: none */
     const float *row_scale;        /* [rows] of matrix 0 */
     int64_t codes_mat, scales_mat; /* bytes from a matrix to the next */
-    int64_t codes_row, scales_row; /* bytes from a row to the next */
+    int64_t codes_row, scales_row; /* bytes from a row to the next; of slabs: from slab to slab */
     int64_t row_scale_mat;         /* floats */
     CudaCodes kind;
     ScaleType scale_type;
     int group, n_groups;
     int rows, first_row; /* first_row: among the outputs of all parts */
+    CudaLayout layout;
+    SlabCodec codec; /* of slabs */
+    int half;        /* of CUDA_PAIRED: 0 gate, 1 up */
 } CudaPart;
 
-typedef struct CudaTile { /* rows row .. row+n-1 of one expert; n <= CUDA_TILE_ROWS */
-    int32_t mat, row, n;
-} CudaTile;
+/* Rows of a part as they are stored, on their way into slabs. */
+typedef struct CudaRepack {
+    const uint8_t *codes, *scales; /* [rows] of codes_row and scales_row bytes, as in CUDA_ROWS */
+    int64_t codes_row, scales_row;
+    const CudaPart *part; /* host: where they go */
+    float *row_scale;     /* [rows] of these rows, in the bank: read and changed */
+    int32_t *shift;       /* [rows], scratch */
+    int mat, first, rows; /* row `first` of the part is the first here; a multiple of SLAB_ROWS */
+    int k, k_padded, planes;
+} CudaRepack;
 
 typedef enum CudaEpilogue { CUDA_STORE, CUDA_GATED, CUDA_RELU2 } CudaEpilogue;
 
@@ -58,9 +75,11 @@ typedef struct CudaGemm { /* y[r, :] = W[mat] x[r, :] + bias[mat] */
     bool y_float;         /* float32 results */
     const float *bias;    /* [outputs of all parts] of matrix 0, or NULL */
     int64_t bias_mat;
-    const CudaTile *tiles; /* [n_tiles]; NULL: every matrix of n_mats meets n_rows rows, of which
-                              matrix m's lie m * x_mat and m * y_mat values further */
-    int n_tiles, n_mats, n_rows;
+    const int32_t
+        *first; /* [n_mats + 1], device: matrix m meets rows first[m] .. first[m + 1]-1, at
+                             most n_rows altogether. NULL: every matrix of n_mats meets n_rows rows,
+                             of which matrix m's lie m * x_mat and m * y_mat values further */
+    int n_mats, n_rows;
     CudaEpilogue epilogue;
     ActSpec act;
 } CudaGemm;
@@ -172,8 +191,8 @@ typedef struct CudaApi {
     int (*code_rows)(void *y, int64_t y_stride, const void *x, int64_t x_stride, void *coded,
                      int64_t coded_bytes, int n, int width, const RowFormat *format, void *stream);
     int (*gemm)(const CudaGemm *g, void *stream);
-    /* Cuts every expert's pairs into tiles; the rest of the n_tiles are empty. */
-    int (*tiles)(CudaTile *tiles, int n_tiles, const int32_t *first, int n_experts, void *stream);
+    int (*repack)(const CudaRepack *r, void *stream);
+    int (*has_sm90a)(void); /* whether gemm takes slabs */
     int (*write_keys)(const CudaCache *c, const void *k, const void *v, int64_t stride, int dim,
                       void *stream);
     int (*write_latents)(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,
@@ -213,8 +232,7 @@ int cuda_code_rows_launch(void *y, int64_t y_stride, const void *x, int64_t x_st
                           int64_t coded_bytes, int n, int width, const RowFormat *format,
                           void *stream);
 int cuda_gemm_launch(const CudaGemm *g, void *stream);
-int cuda_tiles_launch(CudaTile *tiles, int n_tiles, const int32_t *first, int n_experts,
-                      void *stream);
+int cuda_repack_launch(const CudaRepack *r, void *stream);
 int cuda_write_keys_launch(const CudaCache *c, const void *k, const void *v, int64_t stride,
                            int dim, void *stream);
 int cuda_write_latents_launch(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,

@@ -107,6 +107,7 @@ static void destroy(Backend *b)
     cuda_upload_destroy(b);
     cuda_release(b, b->bad);
     cuda_release(b, b->edits);
+    cuda_release(b, b->rows);
     if (b->stream)
         (void)b->api->close(b->stream);
     free(b);

@@ -31,11 +31,14 @@ struct Backend {
     Ring ring;
     Team *team; /* borrowed; NULL: the caller alone */
     Upload upload;
+    uint8_t *rows;    /* device, SLAB_STAGING: rows on their way into slabs; from the first ones on */
     bool warned;      /* of weights that are rounded */
     int32_t *bad;     /* on the device: the lowest row that a router found no weights for */
     LogitEdit *edits; /* [edits_cap] on the device: of the rows being sampled */
     size_t edits_cap;
 };
+
+enum { SLAB_STAGING = 64 << 20 };
 
 struct Weight {
     char name[128];
@@ -46,6 +49,7 @@ struct Weight {
     FormatId format[MAX_PARTS];
     int64_t group[MAX_PARTS];   /* as created: columns that share a scale */
     ScaleType scale[MAX_PARTS]; /* as created */
+    int64_t row_bytes[MAX_PARTS], row_scale_bytes[MAX_PARTS]; /* of a row as it is staged */
     /* where matrix 0 of each part lies in data */
     size_t codes_at[MAX_PARTS], scales_at[MAX_PARTS], row_scale_at[MAX_PARTS];
     uint8_t *data;

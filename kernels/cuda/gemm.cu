@@ -1,5 +1,5 @@
-/* kernels/cuda/gemm.cu - rows times the matrices of a bank, in every format; the experts' gate, up
- * and activation in one pass.
+/* kernels/cuda/gemm.cu - rows times the matrices of a bank, in every format, by instructions that
+ * sm_80 has; the experts' gate, up and activation in one pass. Banks of slabs go to gemm_sm90.cuh.
  * Tile    64 rows x 64 outputs per block of 4 warps, 32 inputs at a time through two buffers in
  *         shared memory; bf16 mma, float32 sums. Codes wait in registers while the tensor cores
  *         work, and become bf16 on their way into shared memory.
@@ -7,7 +7,9 @@
  * Why     an output is one chain over the inputs in steps of 16, whatever the tile, the number of
  *         rows or the expert: the same bits in any batch. Where gate and up are wanted together,
  *         blocks of 8 outputs take turns in the tile, so that a thread holds both. */
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/arch.cuh"
+#include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/gemm_sm90.h"
 
 namespace
 {
@@ -170,16 +172,41 @@ __device__ __forceinline__ void step(float acc[2][4][4], const bf16 *xs, const b
     }
 }
 
-__device__ __forceinline__ float activate(const ActSpec &s, float g, float u)
+struct Tile { /* rows row .. row+n-1 of one matrix */
+    int mat, row, n;
+};
+
+/* The tile of this block; n is 0 where there are fewer tiles than blocks. */
+__device__ __forceinline__ Tile find_tile(const CudaGemm &g)
 {
-    if (s.kind == ACT_SITU) {
-        u = s.limit < INFINITY ? s.limit * tanhf(u / s.limit) : u;
-        return s.beta * tanhf(g / s.beta) / (1.0f + expf(-g)) * u;
+    int left = (int)blockIdx.x;
+    if (!g.first) {
+        int each = (g.n_rows + BM - 1) / BM, row = left % each * BM;
+        return {left / each, row, g.n_rows - row < BM ? g.n_rows - row : BM};
     }
-    /* NaN stays NaN, which fminf would hide. */
-    g = g > s.limit ? s.limit : g;
-    u = u > s.limit ? s.limit : u < -s.limit ? -s.limit : u;
-    return g / (1.0f + expf(-s.alpha * g)) * (u + s.beta);
+    int lane = (int)threadIdx.x % 32;
+    for (int base = 0; base < g.n_mats; base += 32) { /* every warp finds the same */
+        int m = base + lane, from = 0, n = 0;
+        if (m < g.n_mats) {
+            from = g.first[m];
+            n = g.first[m + 1] - from;
+        }
+        int tiles = (n + BM - 1) / BM, upto = tiles;
+        for (int d = 1; d < 32; d *= 2) {
+            int v = __shfl_up_sync(0xffffffffu, upto, d);
+            upto += lane >= d ? v : 0;
+        }
+        unsigned here = __ballot_sync(0xffffffffu, left < upto);
+        if (here) {
+            int at = __ffs((int)here) - 1;
+            int row = (left - __shfl_sync(0xffffffffu, upto - tiles, at)) * BM;
+            from = __shfl_sync(0xffffffffu, from, at);
+            n = __shfl_sync(0xffffffffu, n, at) - row;
+            return {base + at, from + row, n < BM ? n : BM};
+        }
+        left -= __shfl_sync(0xffffffffu, upto, 31);
+    }
+    return {0, 0, 0};
 }
 
 __device__ __forceinline__ void store(const CudaGemm &g, int64_t at, float v)
@@ -195,15 +222,9 @@ __global__ void __launch_bounds__(THREADS)
 {
     __shared__ alignas(16) bf16 xs[2][BM][PITCH], ws[2][BN][PITCH];
     int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, col_tile = blockIdx.y;
-    CudaTile t;
-    if (g.tiles) {
-        t = g.tiles[blockIdx.x];
-        if (t.n == 0)
-            return;
-    } else {
-        int tiles = (g.n_rows + BM - 1) / BM, first = (int)(blockIdx.x % tiles) * BM;
-        t = {(int)blockIdx.x / tiles, first, g.n_rows - first < BM ? g.n_rows - first : BM};
-    }
+    Tile t = find_tile(g);
+    if (t.n == 0)
+        return;
 
     /* What this thread brings: two runs of 8 inputs, and 16 weights of one row. */
     const bf16 *from[2], *from_up[2];
@@ -294,33 +315,11 @@ __global__ void __launch_bounds__(THREADS)
                 } else {
                     float v = value[j];
                     if (g.epilogue == CUDA_RELU2)
-                        v = v > 0.0f ? v * v : v * 0.0f;
+                        v = square_of_positive(v);
                     store(g, at + g.part[where[j].part].first_row + where[j].row, v);
                 }
             }
         }
-}
-
-/* One block: a thread for every expert writes its tiles behind those of the experts before it. */
-__global__ void tiles_kernel(CudaTile *tiles, int n_tiles, const int32_t *first, int n_experts)
-{
-    __shared__ int before[1025];
-    for (int i = threadIdx.x; i < n_experts; i += blockDim.x)
-        before[i + 1] = (first[i + 1] - first[i] + BM - 1) / BM;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        before[0] = 0;
-        for (int i = 0; i < n_experts; i++)
-            before[i + 1] += before[i];
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < n_experts; i += blockDim.x)
-        for (int t = before[i]; t < before[i + 1] && t < n_tiles; t++) {
-            int row = first[i] + (t - before[i]) * BM, left = first[i + 1] - row;
-            tiles[t] = {i, row, left < BM ? left : BM};
-        }
-    for (int t = before[n_experts] + threadIdx.x; t < n_tiles; t += blockDim.x)
-        tiles[t] = {0, 0, 0};
 }
 
 bool aligned(const void *p)
@@ -328,18 +327,61 @@ bool aligned(const void *p)
     return (uintptr_t)p % 16 == 0;
 }
 
-} // namespace
-
-int cuda_tiles_launch(CudaTile *tiles, int n_tiles, const int32_t *first, int n_experts,
-                      void *stream)
+/* The widest tiles that still give every multiprocessor one: bits are the same. */
+int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
 {
-    tiles_kernel<<<1, 1024, 0, (cudaStream_t)stream>>>(tiles, n_tiles, first, n_experts);
-    return cudaGetLastError();
+    static int n_sm = 0, shared_bytes = 0; /* once a process, which has one device */
+    if (n_sm == 0) {
+        int device = 0;
+        cudaError_t err = cudaGetDevice(&device);
+        if (err == cudaSuccess)
+            err = cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                         device);
+        if (err == cudaSuccess)
+            err = cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device);
+        if (err != cudaSuccess)
+            return err;
+    }
+    if (!vectors || g->k % 8 != 0) /* what the bank was laid out for */
+        return cudaErrorInvalidValue;
+    int64_t slabs = 0, most = g->first && g->n_mats > g->n_rows ? g->n_rows : g->n_mats;
+    for (int i = 0; i < (g->part[0].layout == CUDA_PAIRED ? 1 : g->n_parts); i++)
+        slabs += slab_count(&g->part[i]);
+    int64_t each = g->first ? g->n_rows / g->n_mats : g->n_rows;
+    auto tiles = [&](int outputs, int rows) {
+        int64_t row_tiles =
+            g->first ? g->n_rows / rows + most : most * ((g->n_rows + rows - 1) / rows);
+        return (slabs * SLAB_ROWS + outputs - 1) / outputs * row_tiles;
+    };
+    SlabLaunch l = {};
+    l.wide = each > 64 && tiles(256, 128) >= n_sm;
+    l.most_tiles = l.wide ? tiles(256, 128) : tiles(128, 64);
+    l.n_sm = n_sm;
+    l.shared_bytes = shared_bytes;
+    l.vectors = aligned(g->y) && g->y_stride % 8 == 0 && g->y_mat % 8 == 0;
+    for (int i = 0; i < g->n_parts; i++)
+        l.vectors = l.vectors && g->part[i].first_row % 8 == 0;
+    switch (g->part[0].codec) {
+    case SLAB_BF16:
+        return cuda_slabs_bf16(g, &l, stream);
+    case SLAB_MXFP4:
+    case SLAB_NVFP4:
+        return cuda_slabs_fp4(g, &l, stream);
+    case SLAB_INT4:
+    case SLAB_INT8:
+        return cuda_slabs_int(g, &l, stream);
+    default:
+        return cuda_slabs_fp8(g, &l, stream);
+    }
 }
+
+} // namespace
 
 int cuda_gemm_launch(const CudaGemm *g, void *stream)
 {
-    int64_t tiles = g->tiles ? g->n_tiles : (int64_t)g->n_mats * ((g->n_rows + BM - 1) / BM);
+    int64_t tiles = g->first
+                        ? (int64_t)g->n_rows / BM + (g->n_mats < g->n_rows ? g->n_mats : g->n_rows)
+                        : (int64_t)g->n_mats * ((g->n_rows + BM - 1) / BM);
     int cols = 0;
     for (int i = 0; i < g->n_parts; i++)
         cols += (g->part[i].rows + BN - 1) / BN;
@@ -349,6 +391,8 @@ int cuda_gemm_launch(const CudaGemm *g, void *stream)
         return cudaSuccess;
     bool vectors = aligned(g->x) && (!g->x_up || aligned(g->x_up)) && g->x_stride % 8 == 0 &&
                    g->x_mat % 8 == 0;
+    if (g->part[0].layout != CUDA_ROWS)
+        return launch_slabs(g, vectors, stream);
     gemm_kernel<<<dim3((unsigned)tiles, (unsigned)cols), THREADS, 0, (cudaStream_t)stream>>>(
         *g, vectors);
     return cudaGetLastError();

@@ -1,5 +1,4 @@
-/* kernels/cuda/matmul_cuda.c - linear layers and grouped experts: which tiles the one matrix kernel
- * works on. */
+/* kernels/cuda/matmul_cuda.c - linear layers and grouped experts, on the one matrix operation. */
 #include "kernels/cuda/cuda.h"
 
 #include <assert.h>
@@ -42,21 +41,16 @@ Status cuda_matmul_float(Backend *b, float *y, const void *x, const Weight *w, c
 
 /* --- experts --- */
 
-static size_t inner_bytes(int max_pairs, int64_t inter)
-{
-    return ((size_t)max_pairs * (size_t)inter * 2 + 15) / 16 * 16;
-}
-
-/* The products, then the tiles, of which no more than pairs have rows. */
+/* What W2 reads. */
 size_t cuda_ffn_scratch_bytes(const Backend *b, int max_pairs, int64_t inter)
 {
     (void)b;
-    return inner_bytes(max_pairs, inter) + (size_t)max_pairs * sizeof(CudaTile);
+    return (size_t)max_pairs * (size_t)inter * 2;
 }
 
 /* Gate, up and the activation, or up and its square, into scratch. */
 static Status first_pass(Backend *b, const void *x, const void *x_up, const int32_t *row_of,
-                         const CudaTile *tiles, int n_tiles, int n_pairs, const FfnSpec *spec,
+                         const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,
                          void *scratch, Err *e)
 {
     bool gated = spec->act.kind != ACT_RELU2;
@@ -69,16 +63,15 @@ static Status first_pass(Backend *b, const void *x, const void *x_up, const int3
     g.y_stride = spec->inter;
     g.bias = spec->b13;
     g.bias_mat = spec->w13->rows;
-    g.tiles = tiles;
-    g.n_tiles = n_tiles;
-    g.n_mats = 1;
-    g.n_rows = n_pairs;
+    g.first = first;
+    g.n_mats = n_experts;
+    g.n_rows = max_pairs;
     g.epilogue = gated ? CUDA_GATED : CUDA_RELU2;
     g.act = spec->act;
     return cuda_status(b, b->api->gemm(&g, b->stream), spec->w13->name, e);
 }
 
-static Status second_pass(Backend *b, void *y, const CudaTile *tiles, int n_tiles, int n_pairs,
+static Status second_pass(Backend *b, void *y, const int32_t *first, int n_experts, int max_pairs,
                           const FfnSpec *spec, const void *scratch, Err *e)
 {
     CudaGemm g = gemm_of(spec->w2, ALL_PARTS);
@@ -88,10 +81,9 @@ static Status second_pass(Backend *b, void *y, const CudaTile *tiles, int n_tile
     g.y_stride = spec->hidden;
     g.bias = spec->b2;
     g.bias_mat = spec->hidden;
-    g.tiles = tiles;
-    g.n_tiles = n_tiles;
-    g.n_mats = 1;
-    g.n_rows = n_pairs;
+    g.first = first;
+    g.n_mats = n_experts;
+    g.n_rows = max_pairs;
     return cuda_status(b, b->api->gemm(&g, b->stream), spec->w2->name, e);
 }
 
@@ -99,28 +91,21 @@ Status cuda_ffn(Backend *b, void *y, const void *x, const void *x_up, const int3
                 const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,
                 void *scratch, Err *e)
 {
-    enum { MOST_EXPERTS = 1024 };
-    CudaTile *tiles = NULL;
-    int n_tiles = 0;
+    enum { MOST_EXPERTS = 1024 }; /* whose offsets a block keeps */
     assert(spec->w13->n_parts == (spec->act.kind == ACT_RELU2 ? 1 : 2) &&
            spec->w13->cols == spec->hidden && spec->w13->part[0].rows == spec->inter &&
            spec->w2->cols == spec->inter && n_experts <= spec->w13->n_mats &&
-           n_experts <= spec->w2->n_mats);
+           n_experts <= spec->w2->n_mats && (first || n_experts == 1));
     if (max_pairs == 0)
         return ST_OK;
     if (n_experts > MOST_EXPERTS)
         return err_set(e, ST_INPUT, "%s: %d experts on one rank, at most %d", spec->w13->name,
                        n_experts, MOST_EXPERTS);
-    if (first) {
-        tiles = (CudaTile *)(void *)((char *)scratch + inner_bytes(max_pairs, spec->inter));
-        n_tiles = max_pairs / CUDA_TILE_ROWS + n_experts;
-        n_tiles = n_tiles < max_pairs ? n_tiles : max_pairs;
-        TRY(cuda_status(b, b->api->tiles(tiles, n_tiles, first, n_experts, b->stream),
-                        spec->w13->name, e));
-    }
-    TRY(first_pass(b, x, x_up, row_of, tiles, n_tiles, max_pairs, spec, scratch, e));
+    if (spec->act.kind != ACT_RELU2 && spec->w13->part[0].layout == CUDA_SLABS)
+        return err_set(e, ST_INPUT, "%s: was not made as a bank of gate and up", spec->w13->name);
+    TRY(first_pass(b, x, x_up, row_of, first, n_experts, max_pairs, spec, scratch, e));
     if (spec->inner.scheme != ROWS_AS_THEY_ARE)
         TRY(cuda_backend.round_rows(b, scratch, spec->inter, scratch, spec->inter, max_pairs,
                                     (int)spec->inter, &spec->inner, e));
-    return second_pass(b, y, tiles, n_tiles, max_pairs, spec, scratch, e);
+    return second_pass(b, y, first, n_experts, max_pairs, spec, scratch, e);
 }

@@ -132,6 +132,11 @@ int graph_destroy(void *graph)
     return cudaGraphExecDestroy((cudaGraphExec_t)graph);
 }
 
+int has_sm90a()
+{
+    return cuda_has_sm90a();
+}
+
 } // namespace
 
 extern "C" const CudaApi cuda_api = {
@@ -167,7 +172,8 @@ extern "C" const CudaApi cuda_api = {
     cuda_copy_lanes_launch,
     cuda_code_rows_launch,
     cuda_gemm_launch,
-    cuda_tiles_launch,
+    cuda_repack_launch,
+    has_sm90a,
     cuda_write_keys_launch,
     cuda_write_latents_launch,
     cuda_attention_launch,

@@ -1,5 +1,7 @@
-/* kernels/cuda/weight_cuda.c - banks of weight matrices: codes and scales as they are stored, rows
- * filled up to whole tiles, so that kernels read them in 16-byte pieces.
+/* kernels/cuda/weight_cuda.c - banks of weight matrices: slabs (slabs.h) wherever the device has
+ * Hopper's tensor cores and the shape allows; else codes and scales as they are stored, rows filled
+ * up to whole tiles, so that kernels read them in 16-byte pieces. Either way rows are staged as
+ * they are stored; the device makes slabs of them.
  *
  * What the tensor cores take as it is keeps its bits: bf16. What has no kernel of its own becomes
  * bf16 while loading: float16, float32 and the IQ2 formats. A router's float32 is kept, as three
@@ -71,8 +73,8 @@ static Status check_shape(const char *name, int n_mats, const WeightPart *parts,
     return ST_OK;
 }
 
-/* Lays out one part behind *at bytes of the bank, which has no memory yet. */
-static void lay_out(Weight *w, int i, const WeightPart *from, size_t *at)
+/* Codes and scales of a part as they are stored. */
+static void describe(Weight *w, int i, const WeightPart *from)
 {
     CudaPart *p = &w->part[i];
     bool lookup = w->use == WEIGHT_LOOKUP;
@@ -89,18 +91,82 @@ static void lay_out(Weight *w, int i, const WeightPart *from, size_t *at)
                     : w->group[i] == w->cols      ? SCALE_NONE /* it is the row's */
                                                   : from->scale;
     p->n_groups = (int)((w->cols + p->group - 1) / p->group);
-    p->codes_row = lookup ? 2 * w->cols : w->planes * code_bytes(p->kind, w->cols_padded);
-    p->codes_mat = p->codes_row * p->rows;
-    p->scales_row = round_up((int64_t)p->n_groups * scale_bytes(p->scale_type), 4);
-    p->scales_mat = p->scales_row * p->rows;
-    p->row_scale_mat = p->rows;
-    w->codes_at[i] = *at;
-    *at += (size_t)round_up(p->codes_mat * w->n_mats, 256);
-    w->scales_at[i] = *at;
-    *at += (size_t)round_up(p->scales_mat * w->n_mats, 256);
-    w->row_scale_at[i] = *at;
-    *at += lookup ? 0 : (size_t)round_up((int64_t)sizeof(float) * p->rows * w->n_mats, 256);
+    w->row_bytes[i] = lookup ? 2 * w->cols : w->planes * code_bytes(p->kind, w->cols_padded);
+    w->row_scale_bytes[i] = round_up((int64_t)p->n_groups * scale_bytes(p->scale_type), 4);
     w->rows += p->rows;
+}
+
+/* The codec that has p's codes and scales exactly, or N_SLAB_CODECS. */
+static SlabCodec codec_of(const CudaPart *p)
+{
+    ScaleType s = p->scale_type;
+    bool wide = s == SCALE_F32 || s == SCALE_BF16 || s == SCALE_F16;
+    switch (p->kind) {
+    case CUDA_BF16:
+        return SLAB_BF16;
+    case CUDA_E2M1:
+        return s == SCALE_E8M0 && p->group % 32 == 0   ? SLAB_MXFP4
+               : s == SCALE_E4M3 && p->group % 16 == 0 ? SLAB_NVFP4
+                                                       : N_SLAB_CODECS;
+    case CUDA_E4M3:
+        return s == SCALE_NONE                         ? SLAB_E4M3
+               : s == SCALE_E8M0 && p->group % 32 == 0 ? SLAB_MXFP8
+               : wide && p->group % SLAB_K == 0        ? SLAB_BLOCK8
+                                                       : N_SLAB_CODECS;
+    case CUDA_INT4:
+        return s == SCALE_BF16 && p->group % 32 == 0 ? SLAB_INT4 : N_SLAB_CODECS;
+    case CUDA_INT8:
+        return s == SCALE_F16 && p->group % 32 == 0 ? SLAB_INT8 : N_SLAB_CODECS;
+    default:
+        return N_SLAB_CODECS;
+    }
+}
+
+/* One layout for all parts: slabs if rows can be read 16 bytes at a time and all codecs are one. */
+static CudaLayout layout_of(const Backend *b, const Weight *w)
+{
+    SlabCodec codec = codec_of(&w->part[0]);
+    if (w->use == WEIGHT_LOOKUP || !b->api->has_sm90a() || w->cols % 8 != 0 ||
+        codec == N_SLAB_CODECS)
+        return CUDA_ROWS;
+    for (int i = 1; i < w->n_parts; i++)
+        if (codec_of(&w->part[i]) != codec)
+            return CUDA_ROWS;
+    if (w->use != WEIGHT_GATED || w->n_parts == 1)
+        return CUDA_SLABS;
+    return w->n_parts == 2 && w->part[0].rows == w->part[1].rows ? CUDA_PAIRED : CUDA_ROWS;
+}
+
+/* Places one part behind *at bytes of the bank, which has no memory yet. */
+static void lay_out(Weight *w, int i, CudaLayout layout, size_t *at)
+{
+    CudaPart *p = &w->part[i];
+    p->layout = layout;
+    p->half = i;
+    w->codes_at[i] = w->scales_at[i] = *at;
+    if (layout == CUDA_ROWS) {
+        p->codes_row = w->row_bytes[i];
+        p->codes_mat = p->codes_row * p->rows;
+        p->scales_row = w->row_scale_bytes[i];
+        p->scales_mat = p->scales_row * p->rows;
+        *at += (size_t)round_up(p->codes_mat * w->n_mats, 256);
+        w->scales_at[i] = *at;
+        *at += (size_t)round_up(p->scales_mat * w->n_mats, 256);
+    } else {
+        int64_t rows = layout == CUDA_PAIRED ? SLAB_ROWS / 2 : SLAB_ROWS;
+        p->codec = codec_of(p);
+        p->codes_row = (w->cols + SLAB_K - 1) / SLAB_K * w->planes * slab_record_bytes(p->codec);
+        p->codes_mat = (p->rows + rows - 1) / rows * p->codes_row;
+        if (layout == CUDA_PAIRED && i == 1)
+            w->codes_at[i] = w->codes_at[0];
+        else
+            *at += (size_t)round_up(p->codes_mat * w->n_mats, 256);
+    }
+    p->row_scale_mat = p->rows;
+    w->row_scale_at[i] = *at;
+    *at += w->use == WEIGHT_LOOKUP
+               ? 0
+               : (size_t)round_up((int64_t)sizeof(float) * p->rows * w->n_mats, 256);
 }
 
 Status cuda_weight_create(Backend *b, const char *name, WeightUse use, int n_mats,
@@ -125,7 +191,10 @@ Status cuda_weight_create(Backend *b, const char *name, WeightUse use, int n_mat
     w->planes = exact ? ROUTER_PLANES : 1;
     size_t bytes = 0;
     for (int i = 0; i < n_parts; i++)
-        lay_out(w, i, &parts[i], &bytes);
+        describe(w, i, &parts[i]);
+    CudaLayout layout = layout_of(b, w);
+    for (int i = 0; i < n_parts; i++)
+        lay_out(w, i, layout, &bytes);
     void *data;
     Status st = cuda_alloc(b, bytes, name, &data, e);
     if (st != ST_OK) {
@@ -137,7 +206,8 @@ Status cuda_weight_create(Backend *b, const char *name, WeightUse use, int n_mat
     for (int i = 0; i < n_parts; i++) {
         CudaPart *p = &w->part[i];
         p->codes = w->data + w->codes_at[i];
-        p->scales = p->scale_type == SCALE_NONE ? NULL : w->data + w->scales_at[i];
+        bool own = p->layout == CUDA_ROWS && p->scale_type != SCALE_NONE;
+        p->scales = own ? w->data + w->scales_at[i] : NULL;
         p->row_scale = (const float *)(const void *)(w->data + w->row_scale_at[i]);
     }
     *out = w;
@@ -263,27 +333,78 @@ typedef struct FillJob {
     const CudaPart *p;
     const QuantTensor *t;
     int kind;
-    float *values; /* [threads, cols] */
+    int64_t first;     /* what the upload calls row 0 */
+    int64_t row_bytes; /* of this kind, as staged */
+    float *values;     /* [threads, cols] */
 } FillJob;
 
-enum { FILL_CODES, FILL_SCALES, FILL_ROW_SCALES, N_FILLS };
+enum { FILL_CODES, FILL_SCALES, FILL_ROW_SCALES };
 
 static void fill(void *ctx, int64_t row, int thread, uint8_t *out)
 {
     const FillJob *job = ctx;
     const CudaPart *p = job->p;
+    row += job->first;
     if (job->kind == FILL_SCALES) {
         scale_row(job->t, row, p, out);
     } else if (job->kind == FILL_ROW_SCALES) {
         float s = whole_row_scale(job->t, row, p);
         memcpy(out, &s, sizeof s);
     } else if (p->kind == CUDA_BF16 && job->t->format->id != FORMAT_BF16) {
-        memset(out, 0, (size_t)p->codes_row);
+        memset(out, 0, (size_t)job->row_bytes);
         plain_row(job->t, row, job->w->planes, job->w->cols_padded,
                   job->values + thread * job->t->cols, (uint16_t *)(void *)out);
     } else {
-        code_row(job->t, row, p->kind, p->codes_row, out);
+        code_row(job->t, row, p->kind, job->row_bytes, out);
     }
+}
+
+/* n rows of one kind, from row `first` on. */
+static Status send_rows(Backend *b, FillJob *job, int kind, int64_t first, int64_t n,
+                        int64_t row_bytes, uint8_t *to, Err *e)
+{
+    job->kind = kind;
+    job->first = first;
+    job->row_bytes = row_bytes;
+    return cuda_upload_rows(b, to, n, row_bytes, fill, job, job->w->name, e);
+}
+
+/* Codes and scales to where the device makes slabs of them. row_scale: of the matrix's first row, in
+ * the bank, where they are already. */
+static Status send_slabs(Backend *b, FillJob *job, int mat, int part, float *row_scale, Err *e)
+{
+    const Weight *w = job->w;
+    const CudaPart *p = job->p;
+    int64_t codes = w->row_bytes[part], scales = w->row_scale_bytes[part];
+    int64_t most = SLAB_STAGING / (codes + scales + 4) / SLAB_ROWS * SLAB_ROWS;
+    void *rows = b->rows;
+    if (most == 0)
+        return err_set(e, ST_INPUT, "%s: rows of %lld bytes are too long", w->name,
+                       (long long)codes);
+    if (!rows)
+        TRY(cuda_alloc(b, SLAB_STAGING, "weights on their way", &rows, e));
+    b->rows = rows;
+    for (int64_t row = 0; row < p->rows; row += most) {
+        int64_t n = p->rows - row < most ? p->rows - row : most;
+        uint8_t *scales_at = b->rows + n * codes, *shift_at = scales_at + n * scales;
+        CudaRepack r = {.codes = b->rows,
+                        .scales = scales_at,
+                        .codes_row = codes,
+                        .scales_row = scales,
+                        .part = p,
+                        .row_scale = row_scale + row,
+                        .shift = (int32_t *)(void *)shift_at,
+                        .mat = mat,
+                        .first = (int)row,
+                        .rows = (int)n,
+                        .k = (int)w->cols,
+                        .k_padded = (int)w->cols_padded,
+                        .planes = w->planes};
+        TRY(send_rows(b, job, FILL_CODES, row, n, codes, b->rows, e));
+        TRY(send_rows(b, job, FILL_SCALES, row, n, scales, scales_at, e));
+        TRY(cuda_status(b, b->api->repack(&r, b->stream), w->name, e));
+    }
+    return ST_OK;
 }
 
 static void warn_rounded(Backend *b, const Weight *w, FormatId format)
@@ -308,16 +429,19 @@ Status cuda_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTens
         if (!job.values)
             return err_set(e, ST_MEMORY, "out of memory: a row of %s", w->name);
     }
-    const int64_t row_bytes[N_FILLS] = {p->codes_row, p->scales ? p->scales_row : 0,
-                                        w->use == WEIGHT_LOOKUP ? 0 : (int64_t)sizeof(float)};
-    uint8_t *const to[N_FILLS] = {w->data + w->codes_at[part] + mat * p->codes_mat,
-                                  w->data + w->scales_at[part] + mat * p->scales_mat,
-                                  w->data + w->row_scale_at[part] +
-                                      mat * p->row_scale_mat * (int64_t)sizeof(float)};
+    uint8_t *row_scale =
+        w->data + w->row_scale_at[part] + mat * p->row_scale_mat * (int64_t)sizeof(float);
     Status st = ST_OK;
-    for (job.kind = 0; job.kind < N_FILLS && st == ST_OK; job.kind++)
-        st =
-            cuda_upload_rows(b, to[job.kind], p->rows, row_bytes[job.kind], fill, &job, w->name, e);
+    if (w->use != WEIGHT_LOOKUP)
+        st = send_rows(b, &job, FILL_ROW_SCALES, 0, p->rows, (int64_t)sizeof(float), row_scale, e);
+    if (st == ST_OK && p->layout != CUDA_ROWS)
+        st = send_slabs(b, &job, mat, part, (float *)(void *)row_scale, e);
+    if (st == ST_OK && p->layout == CUDA_ROWS)
+        st = send_rows(b, &job, FILL_CODES, 0, p->rows, p->codes_row,
+                       w->data + w->codes_at[part] + mat * p->codes_mat, e);
+    if (st == ST_OK && p->layout == CUDA_ROWS && p->scales)
+        st = send_rows(b, &job, FILL_SCALES, 0, p->rows, p->scales_row,
+                       w->data + w->scales_at[part] + mat * p->scales_mat, e);
     free(job.values);
     return st;
 }

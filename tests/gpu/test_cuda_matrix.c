@@ -37,6 +37,15 @@ static const MatmulCase cases[] = {
     {"q8_0", FORMAT_Q8_0, {SCALE_NONE, 0, 0}, {65}, 160, false},
     {"iq2_xs", FORMAT_IQ2_XS, {SCALE_NONE, 0, 0}, {65}, 512, false},
     {"iq2_xxs", FORMAT_IQ2_XXS, {SCALE_NONE, 0, 0}, {20}, 256, false},
+    {"fp8 of a row, odd", FORMAT_FP8, {SCALE_F32, 1 << 20, 1}, {70}, 99, true},
+    {"mxfp4, gate and up", FORMAT_MXFP4, {SCALE_NONE, 0, 0}, {65, 65}, 288, true},
+    {"nvfp4, gate and up", FORMAT_NVFP4, {SCALE_NONE, 0, 0}, {33, 33}, 80, true},
+    {"bf16, gate and up", FORMAT_BF16, {SCALE_NONE, 0, 0}, {40, 40}, 72, true},
+    /* Enough outputs for the widest tiles, which 131 rows then take and 70 do not. */
+    {"bf16, wide tiles", FORMAT_BF16, {SCALE_NONE, 0, 0}, {16900, 130}, 136, true},
+    {"mxfp4, wide tiles", FORMAT_MXFP4, {SCALE_NONE, 0, 0}, {16900, 130}, 160, true},
+    {"nvfp4, wide tiles", FORMAT_NVFP4, {SCALE_NONE, 0, 0}, {16900, 130}, 144, true},
+    {"fp8, wide tiles", FORMAT_FP8, {SCALE_NONE, 0, 0}, {16896, 130}, 160, false},
 };
 
 enum { MOST_ROWS = 131 };
@@ -74,7 +83,9 @@ static int check_matmul(const MatmulCase *c)
             test_scaled(c->format, s, c->rows[n_parts], c->cols, (uint64_t)n_parts + 7);
         outputs += c->rows[n_parts];
     }
-    Weight *w = test_weight(on.cuda, on.dev, WEIGHT_MATMUL, 1, n_parts, parts);
+    bool pair = n_parts == 2 && c->rows[0] == c->rows[1];
+    Weight *w =
+        test_weight(on.cuda, on.dev, pair ? WEIGHT_GATED : WEIGHT_MATMUL, 1, n_parts, parts);
     float *x = cuda_case_floats(MOST_ROWS * c->cols, 11), *bias = test_floats(outputs, 12);
     int64_t n_values = MOST_ROWS * outputs;
     float *want = test_alloc((size_t)n_values * sizeof *want),
@@ -175,6 +186,16 @@ static const FfnCase ffn_cases[] = {
      true},
     {"odd", FORMAT_BF16, 37, 21, {0, 2, 4, 7}, {ACT_SWIGLU, 1, 0, INFINITY}, true, false},
     {"int4", FORMAT_INT4, 64, 64, {0, 0, 0, 65}, {ACT_SWIGLU, 1, 0, INFINITY}, false, false},
+    {"mxfp8", FORMAT_MXFP8, 96, 64, {0, 5, 5, 20}, {ACT_SWIGLU, 1, 0, INFINITY}, true, false},
+    {"q8_0", FORMAT_Q8_0, 96, 64, {0, 17, 18, 20}, {ACT_SWIGLU, 1, 0, INFINITY}, true, false},
+    {"wide tiles",
+     FORMAT_MXFP4,
+     288,
+     2816,
+     {0, 100, 300, 401},
+     {ACT_SWIGLU, 1.702f, 1, 7},
+     true,
+     false},
 };
 
 static int check_ffn(const FfnCase *c)
@@ -195,7 +216,7 @@ static int check_ffn(const FfnCase *c)
     for (int i = 0; i < n; i++)
         row_of[i] = i * 7 % ROWS;
     FfnSpec spec = {.hidden = c->hidden, .inter = c->inter, .act = c->act};
-    spec.w13 = test_weight(on.cpu, on.host, WEIGHT_MATMUL, EXPERTS, per, w13);
+    spec.w13 = test_weight(on.cpu, on.host, WEIGHT_GATED, EXPERTS, per, w13);
     spec.w2 = test_weight(on.cpu, on.host, WEIGHT_MATMUL, EXPERTS, 1, w2);
     spec.b13 = c->bias ? b13 : NULL;
     spec.b2 = c->bias ? b2 : NULL;
@@ -205,7 +226,7 @@ static int check_ffn(const FfnCase *c)
                                n, &spec, scratch, &e),
                    &e);
     FfnSpec there = spec;
-    there.w13 = test_weight(on.cuda, on.dev, WEIGHT_MATMUL, EXPERTS, per, w13);
+    there.w13 = test_weight(on.cuda, on.dev, WEIGHT_GATED, EXPERTS, per, w13);
     there.w2 = test_weight(on.cuda, on.dev, WEIGHT_MATMUL, EXPERTS, 1, w2);
     void *b13_dev = cuda_case_bytes(&on, b13, (size_t)(EXPERTS * per * c->inter) * sizeof *b13),
          *b2_dev = cuda_case_bytes(&on, b2, (size_t)(EXPERTS * c->hidden) * sizeof *b2);

@@ -1,0 +1,32 @@
+/* kernels/cuda/gemm_sm90.h - launches of the slab kernel, one function for each file of codecs. */
+#ifndef MB_KERNELS_CUDA_GEMM_SM90_H
+#define MB_KERNELS_CUDA_GEMM_SM90_H
+
+#include "kernels/cuda/api.h"
+
+/* The exponent that SLAB_NVFP4's scales lack: with it, and with the 2^126 that E2M1's codes lack,
+ * products are 2^8 too small, which row_scale makes up for. */
+enum { SLAB_NVFP4_BIAS = 236, SLAB_NVFP4_LESS = 8 };
+
+/* Slabs that hold a part's rows: in a paired bank with those of the other part. */
+#ifdef __CUDACC__
+static __host__ __device__ __forceinline__ int slab_count(const CudaPart *p)
+{
+    int rows = p->layout == CUDA_PAIRED ? SLAB_ROWS / 2 : SLAB_ROWS;
+    return (p->rows + rows - 1) / rows;
+}
+#endif
+
+typedef struct SlabLaunch {
+    bool wide;    /* 256 outputs x 128 rows a block; else 128 x 64, two blocks a multiprocessor */
+    bool vectors; /* results may be stored 16 bytes at a time */
+    int n_sm, shared_bytes;
+    int64_t most_tiles;
+} SlabLaunch;
+
+int cuda_slabs_bf16(const CudaGemm *g, const SlabLaunch *l, void *stream);
+int cuda_slabs_fp4(const CudaGemm *g, const SlabLaunch *l, void *stream);
+int cuda_slabs_fp8(const CudaGemm *g, const SlabLaunch *l, void *stream);
+int cuda_slabs_int(const CudaGemm *g, const SlabLaunch *l, void *stream);
+
+#endif
