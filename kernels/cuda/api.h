@@ -123,8 +123,7 @@ enum {
 
 typedef struct CudaUnit {
     float max, sum; /* of the logits as they are, and of exp(logit - max) */
-    float best;     /* of those that may be chosen, after edits; its lowest id */
-    int32_t best_id;
+    float best;     /* of those that may be chosen, after edits */
     int32_t before; /* logits that go before the given id */
     int32_t wrong;  /* not numbers: 1 the logits as they are, 2 after edits */
 } CudaUnit;
