@@ -32,6 +32,7 @@ struct Team {
     void *ctx;
     unsigned n_tasks;
     bool stop;
+    _Atomic int64_t spin_ns;
     /* The counter that every thread hits for every task has a cache line of its own. */
     _Alignas(64) atomic_uint next;
     _Alignas(64) atomic_uint generation;
@@ -69,11 +70,11 @@ static int64_t now_ns(void)
 }
 
 /* Spins while *word == value; true once it has changed, false when the patience is over. */
-static bool spin_while(atomic_uint *word, unsigned value)
+static bool spin_while(Team *t, atomic_uint *word, unsigned value)
 {
     if (atomic_load_explicit(word, memory_order_acquire) != value)
         return true;
-    int64_t until = now_ns() + SPIN_NS;
+    int64_t until = now_ns() + atomic_load_explicit(&t->spin_ns, memory_order_relaxed);
     do {
         pause_briefly();
         if (atomic_load_explicit(word, memory_order_acquire) != value)
@@ -97,7 +98,7 @@ static void *worker_main(void *arg)
     Worker *w = arg;
     Team *t = w->team;
     for (unsigned seen = 0;; seen++) {
-        if (!spin_while(&t->generation, seen)) {
+        if (!spin_while(t, &t->generation, seen)) {
             atomic_fetch_add(&t->n_asleep, 1);
             while (atomic_load(&t->generation) == seen)
                 futex_wait(&t->generation, seen);
@@ -128,6 +129,7 @@ Status team_create(Team **out, int n_threads, Err *e)
         return err_set(e, ST_MEMORY, "no memory for a team of threads");
     memset(t, 0, sizeof *t);
     t->n_threads = n_threads;
+    t->spin_ns = SPIN_NS;
     t->workers = calloc((size_t)n_threads, sizeof *t->workers);
     if (!t->workers) {
         free(t);
@@ -173,6 +175,12 @@ int team_size(const Team *t)
     return t ? t->n_threads : 1;
 }
 
+void team_patience(Team *t, int64_t ns)
+{
+    if (t)
+        atomic_store_explicit(&t->spin_ns, ns > 0 ? ns : SPIN_NS, memory_order_relaxed);
+}
+
 void team_run(Team *t, int n_tasks, void (*fn)(void *ctx, int task, int thread), void *ctx)
 {
     if (!t || t->n_started == 0 || n_tasks <= 1) {
@@ -188,7 +196,7 @@ void team_run(Team *t, int n_tasks, void (*fn)(void *ctx, int task, int thread),
     start_generation(t);
     work(t, 0);
     for (unsigned left; (left = atomic_load(&t->n_running)) != 0;) {
-        if (spin_while(&t->n_running, left))
+        if (spin_while(t, &t->n_running, left))
             continue;
         atomic_store(&t->caller_asleep, 1);
         left = atomic_load(&t->n_running);

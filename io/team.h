@@ -7,6 +7,8 @@
 
 #include "io/err.h"
 
+#include <stdint.h>
+
 typedef struct Team Team;
 
 /* n_threads >= 1, the caller included. */
@@ -18,5 +20,10 @@ int team_size(const Team *t);
  * caller), and returns when all are done. Not reentrant; only the thread that made the team may
  * call it. t may be NULL: then the caller runs all tasks. */
 void team_run(Team *t, int n_tasks, void (*fn)(void *ctx, int task, int thread), void *ctx);
+
+/* Waiting threads, the caller included, spin for ns before they sleep; 0: for 20 us, as at first. Worth
+ * more where runs of a few microseconds follow each other, on cores that nobody else wants. Only
+ * between runs, and only the thread that made the team; t may be NULL. */
+void team_patience(Team *t, int64_t ns);
 
 #endif

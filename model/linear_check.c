@@ -270,7 +270,7 @@ Status linear_check_scales(const TensorSet *files, const LinearTensors *t, int e
                      .groups = view->scale_col_bytes == 0 ? 1 : (view->cols - 1) / view->group + 1,
                      .single = view->scale_row_bytes == 0 && view->scale_col_bytes == 0,
                      .first = -1};
-    s.task = TASK_BYTES / 4 / s.groups + 1;
+    s.task = TASK_BYTES / 16 / s.groups + 1;
     team_run(team, (int)((s.n_rows + s.task - 1) / s.task), search_scales, &s);
     int64_t found = atomic_load(&s.first);
     if (found < 0)

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LOADING_PATIENCE_NS = 300000 };
+
 static Status in_tensor(const Loader *l, const TensorEntry *t)
 {
     return err_in(l->e, "%s: tensor \"%.200s\"", tensor_set_file(&l->c->files, t), t->name);
@@ -223,9 +225,31 @@ Status loader_set_view(Loader *l, Weight *w, int mat, int part, const LinearTens
     return set_part(l, w, mat, part, view, t->weight);
 }
 
-void loader_prefetch(const LinearTensors *t)
+void loader_prefetch(const LinearTensors *t, Team *team)
 {
-    file_will_need(t->weight->data, (size_t)t->weight->bytes);
+    loader_will_need(t->weight->data, t->weight->bytes, team);
+}
+
+typedef struct Wanted {
+    const uint8_t *data;
+    int64_t bytes;
+} Wanted;
+
+enum { WANTED_SLICE = 2 << 20 };
+
+static void want_slice(void *ctx, int task, int thread)
+{
+    const Wanted *w = ctx;
+    int64_t at = (int64_t)task * WANTED_SLICE, n = w->bytes - at;
+    (void)thread;
+    file_will_need(w->data + at, (size_t)(n < WANTED_SLICE ? n : WANTED_SLICE));
+}
+
+/* Looking up pages that are in memory already takes time too, so that is shared out. */
+void loader_will_need(const uint8_t *data, int64_t bytes, Team *team)
+{
+    Wanted w = {data, bytes};
+    team_run(team, (int)((bytes + WANTED_SLICE - 1) / WANTED_SLICE), want_slice, &w);
 }
 
 static Status fill_linear(Loader *l, const LinearTensors *const *tensors, int n_parts, Weight *w)
@@ -250,7 +274,7 @@ static Status load_linear(Loader *l, const char *name, WeightUse use,
     *out = (Linear){.n_parts = n_parts, .cols = (int)tensors[0]->q.cols};
     for (int i = 0; i < n_parts; i++) {
         if (!l->kept)
-            loader_prefetch(tensors[i]);
+            loader_prefetch(tensors[i], l->online.team);
         parts[i] = loader_part_of(l, tensors[i], &tensors[i]->q);
         TRY(rows_of(l, tensors[i], &out->rows[i]));
     }
@@ -317,7 +341,7 @@ static Status view_latent_up(Loader *l, const LinearTensors *t, QuantTensor *out
 {
     if (l->kept)
         return linear_where(&l->c->files, t, 0, out, l->e);
-    loader_prefetch(t);
+    loader_prefetch(t, l->online.team);
     TRY(linear_view(&l->c->files, t, 0, out, l->e));
     TRY(linear_check_codes(&l->c->files, t, 0, l->online.team, l->e));
     return linear_check_scales(&l->c->files, t, 0, out, 0, 1, l->online.team, l->e);
@@ -510,11 +534,15 @@ Status weights_load_for(const WeightsConfig *config, BankKeeper *keeper, Weights
         goto fail;
     }
     out->n_layers = arch->n_layers;
+    /* Many short runs of the team, one after the other. */
+    team_patience(config->team, LOADING_PATIENCE_NS);
     TRY_GOTO(load_all(&l));
+    team_patience(config->team, 0);
     online_end(&l.online);
     checkpoint_close(&c);
     return ST_OK;
 fail:
+    team_patience(config->team, 0);
     online_end(&l.online);
     checkpoint_close(&c);
     weights_free(out);

@@ -43,22 +43,23 @@ static Status view_expert(Loader *l, const ExpertTensors *t, int i,
 }
 
 /* Expert i's share of a stack. */
-static void prefetch_slice(const LinearTensors *t, int i)
+static void prefetch_slice(const LinearTensors *t, int i, Team *team)
 {
-    size_t bytes = (size_t)(t->weight->bytes / t->weight->shape[0]);
-    file_will_need(t->weight->data + (size_t)i * bytes, bytes);
+    int64_t bytes = t->weight->bytes / t->weight->shape[0];
+    loader_will_need(t->weight->data + i * bytes, bytes, team);
 }
 
-static void prefetch_expert(const ExpertTensors *t, int i)
+static void prefetch_expert(const Loader *l, const ExpertTensors *t, int i)
 {
+    Team *team = l->online.team;
     if (t->stacked) {
-        prefetch_slice(&t->gate_up, i);
-        prefetch_slice(&t->stacked_down, i);
+        prefetch_slice(&t->gate_up, i, team);
+        prefetch_slice(&t->stacked_down, i, team);
         return;
     }
-    loader_prefetch(&t->gate[i]);
-    loader_prefetch(&t->up[i]);
-    loader_prefetch(&t->down[i]);
+    loader_prefetch(&t->gate[i], team);
+    loader_prefetch(&t->up[i], team);
+    loader_prefetch(&t->down[i], team);
 }
 
 /* --- activations of experts --- */
@@ -219,7 +220,7 @@ static Status fill_experts(Loader *l, int layer, const ExpertTensors *t, const i
     TRY_GOTO(loader_create_bank(l, &bank, &w2));
     for (int k = 0; k < n && !l->kept; k++) {
         if (k + 1 < n)
-            prefetch_expert(t, mats[k + 1]);
+            prefetch_expert(l, t, mats[k + 1]);
         TRY_GOTO(set_expert(l, t, w13, w2, k, mats[k]));
     }
     if (t->stacked) {

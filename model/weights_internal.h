@@ -38,7 +38,9 @@ Status loader_set_online(Loader *l, Weight *w, int mat, const LinearTensors *con
                          const QuantTensor *views, int n);
 Status loader_set_view(Loader *l, Weight *w, int mat, int part, const LinearTensors *t,
                        const QuantTensor *view, int expert, int64_t first, int64_t step);
-void loader_prefetch(const LinearTensors *t);
+/* Asks for the weights of a layer, or for some bytes, from their file; on all threads. */
+void loader_prefetch(const LinearTensors *t, Team *team);
+void loader_will_need(const uint8_t *data, int64_t bytes, Team *team);
 /* As declared; in native mode only what the tensor cores take as it is, which are FP8 rows. */
 RowScheme loader_rows_in_use(const Precision *p, RowScheme declared);
 /* The experts of one layer that this rank owns, and what their rows are rounded to. */

@@ -10,7 +10,8 @@
 
 enum {
     PIECE_ALIGN = 256,     /* of what shares a piece */
-    TASK_BYTES = 128 << 10 /* less than this is not worth a task of its own */
+    TASK_BYTES = 64 << 10, /* less than this is not worth a task of its own, */
+    TASK_ROWS = 512        /* unless it is so many rows */
 };
 
 Status cuda_upload_create(Backend *b, Err *e)
@@ -69,6 +70,7 @@ static void fill_task(void *ctx, int task, int thread)
 static void fill_rows(Backend *b, FillRun *r)
 {
     r->task_rows = r->row_bytes < TASK_BYTES ? TASK_BYTES / r->row_bytes : 1;
+    r->task_rows = r->task_rows > TASK_ROWS ? TASK_ROWS : r->task_rows;
     int n_tasks = (int)((r->n_rows + r->task_rows - 1) / r->task_rows);
     team_run(n_tasks > 1 ? b->team : NULL, n_tasks, fill_task, r);
 }

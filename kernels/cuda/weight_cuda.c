@@ -248,7 +248,8 @@ static void code_row(const QuantTensor *t, int64_t row, CudaCodes kind, int64_t 
 {
     const uint8_t *from = t->data + row * t->row_bytes;
     int64_t units = (t->cols + t->format->unit - 1) / t->format->unit;
-    memset(out, kind == CUDA_INT4 ? 0x88 : 0, (size_t)bytes);
+    int64_t filled = units * (t->format->id == FORMAT_Q8_0 ? Q8_UNIT : t->format->unit_bytes);
+    memset(out + filled, kind == CUDA_INT4 ? 0x88 : 0, (size_t)(bytes - filled));
     if (t->format->id == FORMAT_Q8_0) {
         for (int64_t u = 0; u < units; u++)
             memcpy(out + u * Q8_UNIT, from + u * t->unit_stride + 2, Q8_UNIT);
