@@ -15,7 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LAST_RESORT_S = 10 }; /* how long MPI_Abort may take before the process just leaves */
+/* How long MPI_Abort may take before the process just leaves, and a device's abort before
+ * MPI_Abort. */
+enum { LAST_RESORT_S = 10, DEVICE_ABORT_S = 1 };
 
 struct Watchdog {
     const Comm *comm;
@@ -84,6 +86,14 @@ void watchdog_destroy(Watchdog *w)
     free(w);
 }
 
+/* Hangs where the device waits for a process that does not answer. */
+static void *abort_device(void *arg)
+{
+    const WatchedDevice *device = arg;
+    device->abort(device->ctx);
+    return NULL;
+}
+
 static void *leave_anyway(void *arg)
 {
     (void)arg;
@@ -129,8 +139,11 @@ static void give_up(Watchdog *w, const char *trouble, double waited_s)
     comm_print_error(w->comm, &e);
     if (w->hook)
         w->hook(w->ctx);
-    if (w->device.ctx)
-        w->device.abort(w->device.ctx);
+    pthread_t device;
+    if (w->device.ctx && pthread_create(&device, NULL, abort_device, &w->device) == 0) {
+        pthread_detach(device);
+        sleep(DEVICE_ABORT_S);
+    }
     MPI_Abort(MPI_COMM_WORLD, EXIT_REQUEUE);
     _exit(EXIT_REQUEUE);
 }

@@ -167,39 +167,10 @@ stage_models() {
 
 # --- several ranks ---
 
-# on_ranks N COMMAND...: each on a GPU of its own where there are so many, else all on one, which NCCL only allows to ranks
-# that it takes for different hosts; $work/pid.R is rank R's process
-on_ranks() {
-    n=$1
-    shift
-    if [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -ge "$n" ]; then
-        NCCL_NVLS_ENABLE=0 PIDS="$work/pid" timeout -k 10 120 mpirun -n "$n" --oversubscribe \
-            sh -c 'echo $$ >"$PIDS.$OMPI_COMM_WORLD_RANK"; exec "$0" "$@"' "$@"
-    else
-        NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 PIDS="$work/pid" timeout -k 10 120 mpirun -n "$n" --oversubscribe \
-            sh -c 'echo $$ >"$PIDS.$OMPI_COMM_WORLD_RANK"; NCCL_HOSTID=h$OMPI_COMM_WORLD_RANK exec "$0" "$@" --share-gpu' "$@"
-    fi
-}
 stage_ranks() {
-    for n in 1 2 4; do
-        on_ranks $n "$MOEBATCH" run -m tests/data/storyteller -i tests/data/prompts.jsonl -o "$work/ranks.$n" --backend cuda \
-            --activations none --progress none >"$work/log" 2>&1 || fail "run on $n ranks: $(tail -1 "$work/log")"
-        [ $n = 1 ] || { cmp "$work/ranks.1" "$work/ranks.$n"; limit $? "run: the same bytes on 1 and on $n ranks"; }
-    done
-    # One of two ranks dies in the middle of a job: the other ends too, and soon.
-    on_ranks 2 "$MOEBATCH" bench --shape tiny-gpt-oss --backend cuda --prompt-tokens 64 --output-tokens 100000 --batch 4 \
-        >"$work/log" 2>&1 &
-    job=$!
-    sleep 12
-    if kill -0 "$(cat "$work/pid.0")" && kill -9 "$(cat "$work/pid.1")"; then
-        begin=$(date +%s)
-        wait $job
-        code=$?
-        [ $code != 0 ] && [ $code != 124 ] && ! kill -0 "$(cat "$work/pid.0")" 2>/dev/null
-        limit $? "a killed rank ends the other within $(($(date +%s) - begin)) s, exit code $code"
-    else
-        fail "a killed rank: no job was running: $(tail -1 "$work/log")"
-    fi
+    sh tests/gpu/several_ranks.sh >"$work/ranks" 2>&1 || failed=1
+    cat "$work/ranks"
+    grep '^several ranks: ' "$work/ranks" | sed 's/^several ranks: //' >>"$work/table"
 }
 
 # --- speed ---
