@@ -334,7 +334,12 @@ int cmd_bench(int argc, char **argv)
          "plain weights, at load: nvfp4, mxfp4, ..."},
         {"--quantize-experts-only", NULL, OPTION_FLAG, &b.words.quantize_experts_only, NULL, 0, 0,
          NULL, "leave everything but routed experts as it is"},
-        {"--backend", NULL, OPTION_TEXT, &g->backend, NULL, 0, 0, "NAME", "auto, cpu, cuda"},
+        {"--exchange-memory", NULL, OPTION_SIZE, &g->round_bytes, NULL, 0, 0, "SIZE",
+         "rows that meet in a round, per rank (256M; GPU 2G)"},
+        {"--backend", NULL, OPTION_TEXT, &g->backend, NULL, 0, 0, "NAME",
+         "auto (a GPU for each rank, else cpu), cpu, cuda"},
+        {"--share-gpu", NULL, OPTION_FLAG, &g->share_gpu, NULL, 0, 0, NULL,
+         "allow several ranks on one GPU (slow, for tests)"},
         {"--isa", NULL, OPTION_TEXT, &g->isa, NULL, 0, 0, "LEVEL", "auto, scalar, avx2, avx512"},
         {"--json", NULL, OPTION_FLAG, &b.json, NULL, 0, 0, NULL, "for programs"},
     };

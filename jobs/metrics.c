@@ -109,7 +109,9 @@ static void put_job(cJSON *o, const JobMetrics *m, bool *ok)
     put_number(o, "output_tokens", out, ok);
     put_number(o, "prompt_tok_per_s", run_s > 0 ? in / run_s : 0, ok);
     put_number(o, "output_tok_per_s", run_s > 0 ? out / run_s : 0, ok);
-    put_number(o, "loaded_bytes", named(m, "loaded_bytes"), ok);
+    double loaded = named(m, "loaded_bytes"), load_s = named(m, "load_s");
+    put_number(o, "loaded_bytes", loaded, ok);
+    put_number(o, "loaded_bytes_per_s", load_s > 0 ? loaded / load_s : 0, ok);
     put_number(o, "exchanged_bytes", named(m, "dispatch_bytes") + named(m, "combine_bytes"), ok);
 }
 

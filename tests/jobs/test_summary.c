@@ -42,6 +42,7 @@ static int test_metrics(void)
     static const int64_t load[] = {10, 30, 20, 0, 0, 0, 7, 7, 7};
     RankMetrics ranks[2] = {{.host = "one",
                              .n_threads = 2,
+                             .load_s = 2,
                              .run_s = 4,
                              .attention_s = 1.5,
                              .rows = 3,
@@ -93,6 +94,7 @@ static int test_metrics(void)
                    {"prompt_tok_per_s", 30},
                    {"output_tok_per_s", 2},
                    {"loaded_bytes", 6e9},
+                   {"loaded_bytes_per_s", 3e9},
                    {"exchanged_bytes", 11}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         failed += check_near(numbers[i].name, at(o, numbers[i].name), numbers[i].want, 0);
