@@ -10,6 +10,9 @@
 
 enum { MOST_SEQUENCES = 2048, WARM_PROMPT = 64, WARM_OUTPUT = 4 };
 
+/* For what is not a row, a weight or a cache: logits, staging, the exchange, the driver's own. */
+static const size_t RESERVE_BYTES = (size_t)8 << 30;
+
 typedef struct Bench {
     const BenchConfig *config;
     Comm *comm;
@@ -26,13 +29,14 @@ typedef struct Bench {
 
 /* --- how many sequences fit --- */
 
-/* Blocks of one sequence: as kv_blocks_needed counts them, before there is a cache. */
-static size_t kv_bytes_each(const Bench *b)
+/* The cache of n_seqs sequences that generate, while one chunk of prompts is computed, whose pages a window
+ * gives back only afterwards. */
+static size_t kv_bytes_of(const Bench *b, size_t n_seqs)
 {
     const Engine *g = &b->engine;
     const BenchConfig *c = b->config;
     int windows[MAX_KV_GROUPS], n = 0;
-    int64_t positions = (int64_t)c->prompt_tokens + c->output_tokens, blocks = 0;
+    int64_t positions = (int64_t)c->prompt_tokens + c->output_tokens, blocks = 0, chunk = 0;
     for (int l = 0; l < g->arch.n_layers; l++) {
         int window = g->arch.layers[l].window, k = 0;
         while (k < n && windows[k] != window)
@@ -41,10 +45,12 @@ static size_t kv_bytes_each(const Bench *b)
             continue;
         windows[n++] = window;
         int64_t pages = (positions + KV_PAGE - 1) / KV_PAGE;
-        int64_t reach = ((int64_t)window + g->config.prefill_chunk) / KV_PAGE + 2;
+        int64_t reach = window / KV_PAGE + 2;
         blocks += window > 0 && reach < pages ? reach : pages;
+        chunk += window > 0 ? g->config.prefill_chunk / KV_PAGE + 1 : 0;
     }
-    return (size_t)blocks * kv_block_bytes(&g->arch, g->config.precision.kv, g->ops, g->backend);
+    return ((size_t)blocks * n_seqs + (size_t)chunk) *
+           kv_block_bytes(&g->arch, g->config.precision.kv, g->ops, g->backend);
 }
 
 /* What a row costs in buffers, at most: rows in and between the operations, in both directions of the
@@ -65,9 +71,10 @@ static int batch_that_fits(const Bench *b, size_t free_bytes)
 {
     const Engine *g = &b->engine;
     size_t weights = (size_t)synthetic_bytes(b->synthetic) / (size_t)b->comm->size;
-    size_t rows = row_bytes(&g->arch), each = kv_bytes_each(b) + rows;
+    size_t rows = row_bytes(&g->arch), chunk = kv_bytes_of(b, 0);
+    size_t each = kv_bytes_of(b, 1) - chunk + rows;
     size_t fixed =
-        weights + weights / 16 + ((size_t)2 << 30) + (size_t)g->config.prefill_chunk * rows;
+        weights + weights / 16 + RESERVE_BYTES + chunk + (size_t)g->config.prefill_chunk * rows;
     size_t room = free_bytes - free_bytes / 16;
     size_t n = room > fixed ? (room - fixed) / each : 1;
     return n < 1 ? 1 : n > MOST_SEQUENCES ? MOST_SEQUENCES : (int)n;
@@ -89,7 +96,7 @@ static Status choose_batch(Bench *b, Err *e)
     b->out->batch = (int)batch;
     b->out->sequences = c->sequences > 0 ? c->sequences : (int)batch;
     g->config.max_batch = (int)batch;
-    g->config.kv_bytes = (size_t)batch * kv_bytes_each(b);
+    g->config.kv_bytes = kv_bytes_of(b, (size_t)batch);
     if (g->config.kv_bytes < (size_t)64 << 20 && g->ops->host_memory)
         g->config.kv_bytes = (size_t)64 << 20;
     return ST_OK;
