@@ -54,7 +54,7 @@ build_stages() {
     for stage; do
         case $stage in
         tests) targets="$targets $(names tests/gpu 'test_*.c')" ;;
-        bench) targets="$targets $(names tests/gpu 'bench_*') gen_model" ;;
+        bench) targets="$targets $(names tests/gpu 'bench_*.c bench_*.cu') gen_model" ;;
         esac
     done
     # shellcheck disable=SC2086
