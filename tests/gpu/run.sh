@@ -54,7 +54,7 @@ build_stages() {
     for stage; do
         case $stage in
         tests) targets="$targets $(names tests/gpu 'test_*.c')" ;;
-        bench) targets="$targets $(names tests/gpu 'bench_*.c bench_*.cu') gen_model" ;;
+        bench) targets="$targets $(names tests/gpu 'bench_*.c bench_*.cu') bench_exchange_device gen_model" ;;
         esac
     done
     # shellcheck disable=SC2086
@@ -219,6 +219,14 @@ stage_bench() {
     if bench bench_attention; then
         figure "attention of decode, bytes / copy" 0.55 "$work/bench_attention" '/of copy/' "<of copy"
         figure "attention of prefill, FLOPs / dense" 0.30 "$work/bench_attention" '/of dense/' "<of dense"
+    fi
+    bench bench_sample && true
+    if [ "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -ge 2 ]; then
+        timeout 120 mpirun -n 2 "$build/bench/bench_exchange_device" >"$work/exchange" 2>&1 || fail "bench_exchange_device"
+        cat "$work/exchange"
+        sed -n 's/^ *\([0-9]* .*of plain.*\)/exchange: \1/p' "$work/exchange" | tr -s ' ' >>"$work/table"
+    else
+        note "exchange: not measured, there is one GPU"
     fi
     # bench_moe's columns, so that both can be read together.
     if python3 -c 'import torch' 2>/dev/null; then
