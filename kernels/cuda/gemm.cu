@@ -358,9 +358,10 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
     l.most_tiles = l.wide ? tiles(256, 128) : tiles(128, 64);
     l.n_sm = n_sm;
     l.shared_bytes = shared_bytes;
-    l.vectors = aligned(g->y) && g->y_stride % 8 == 0 && g->y_mat % 8 == 0;
+    l.vectors = !g->y_float && g->epilogue != CUDA_RELU2 && aligned(g->y) && g->y_stride % 8 == 0 &&
+                g->y_mat % 8 == 0 && !(g->epilogue == CUDA_GATED && g->act.kind == ACT_SITU);
     for (int i = 0; i < g->n_parts; i++)
-        l.vectors = l.vectors && g->part[i].first_row % 8 == 0;
+        l.vectors = l.vectors && g->part[i].first_row % 8 == 0 && g->part[i].rows % 8 == 0;
     switch (g->part[0].codec) {
     case SLAB_BF16:
         return cuda_slabs_bf16(g, &l, stream);

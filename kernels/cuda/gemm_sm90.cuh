@@ -20,21 +20,22 @@
 namespace
 {
 
-/* A block's shape. rows: the most rows of a tile; lag: stages of rows on their way. */
+/* A block's shape. ROWS: the most rows of a tile. */
 template <int SLABS_, int ROWS_, int PRODUCERS_> struct Shape {
     static constexpr int SLABS = SLABS_, ROWS = ROWS_, PRODUCERS = PRODUCERS_;
     /* A warpgroup decodes a unit while the tensor cores work on the one before: a slab's 4 steps of
      * a stage, or with one slab 2 of them. */
     static constexpr int STEPS = SLABS == 2 ? 4 : 2;
-    static constexpr int FEW = SLABS == 2 ? 64 : 16; /* rows for which there is a loop of its own */
     static constexpr int THREADS = 256 + 32 * PRODUCERS;
     static constexpr int PASS = PRODUCERS * 4; /* rows that the producers load at once */
     static constexpr int BLOCKS = SLABS == 1 ? 2 : 1;
 };
 
-#ifdef CUDA_SM90A
+/* Of a warpgroup's buffer, through which results leave: PITCH floats from a row to the next, so that
+ * the eight outputs and four rows of a warp's store lie in 32 banks. */
+constexpr int BUFFER_ROWS = 32, PITCH = SLAB_ROWS + 4, BUFFER_BYTES = BUFFER_ROWS * PITCH * 4;
 
-constexpr int STAGE_TOKENS = 64; /* of the buffer through which results leave */
+#ifdef CUDA_SM90A
 
 struct Tile {
     int mat, row, n, slab;
@@ -223,100 +224,158 @@ template <SlabCodec CODEC, int FROM, int N> struct Codes {
 
 /* --- results --- */
 
-/* Sums of a slab, from the registers of a warpgroup to y. */
-template <int NT>
-__device__ __forceinline__ void store_slab(const CudaGemm &g, const Tile &t, int slab,
-                                           float (&acc)[NT / 2], uint8_t *buffer, int group,
-                                           int thread, bool vectors)
+/* What a thread's two outputs of a slab are multiplied by and get added. */
+struct Finish {
+    float scale[2], bias[2];
+};
+
+__device__ __forceinline__ Finish finish_of(const CudaGemm &g, const Tile &t, int slab, int thread)
 {
-    int warp = thread / 32, lane = thread % 32, o = lane / 4;
+    Finish f = {{0, 0}, {0, 0}};
     SlabPlace at = place_of_slab(g, slab);
-    bool paired = g.part[0].layout == CUDA_PAIRED, gated = g.epilogue == CUDA_GATED;
-    float scale[2], bias[2] = {0, 0};
-    int which[2], row[2]; /* part and row of this thread's two outputs; part -1: none */
+    bool paired = g.part[0].layout == CUDA_PAIRED;
+    int warp = thread / 32, o = thread % 32 / 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        which[i] = paired && g.n_parts == 2 ? i : at.part;
-        row[i] = paired ? at.index * (SLAB_ROWS / 2) + warp * 8 + o
-                        : at.index * SLAB_ROWS + warp * 16 + i * 8 + o;
-        const CudaPart &p = g.part[which[i]];
-        bool wanted = row[i] < p.rows && !(paired && g.n_parts == 1 && p.half != i);
-        scale[i] = wanted ? p.row_scale[t.mat * p.row_scale_mat + row[i]] : 0.0f;
-        if (wanted && g.bias)
-            bias[i] = g.bias[t.mat * g.bias_mat + p.first_row + row[i]];
-        which[i] = wanted ? which[i] : -1;
-    }
-    int64_t base = t.mat * g.y_mat;
-    if (g.y_float) {
-#pragma unroll
-        for (int j = 0; j < NT / 2; j++) {
-            int r = j / 4 * 8 + lane % 4 * 2 + j % 2, i = j / 2 % 2;
-            if (r >= t.n || which[i] < 0)
-                continue;
-            int64_t y_row = g.y_row ? g.y_row[t.row + r] : t.row + r;
-            ((float *)g.y)[base + y_row * g.y_stride + g.part[which[i]].first_row + row[i]] =
-                acc[j] * scale[i] + bias[i];
+        const CudaPart &p = g.part[paired && g.n_parts == 2 ? i : at.part];
+        int row = paired ? at.index * (SLAB_ROWS / 2) + warp * 8 + o
+                         : at.index * SLAB_ROWS + warp * 16 + i * 8 + o;
+        if (row < p.rows && !(paired && g.n_parts == 1 && p.half != i)) {
+            f.scale[i] = p.row_scale[t.mat * p.row_scale_mat + row];
+            if (g.bias)
+                f.bias[i] = g.bias[t.mat * g.bias_mat + p.first_row + row];
         }
-        return;
     }
-    constexpr int PART = NT < STAGE_TOKENS ? NT : STAGE_TOKENS;
+    return f;
+}
+
+/* Where eight neighbouring outputs of a slab go: piece 0 .. 7 of a slab's 64, or 0 .. 3 of the 32
+ * that gate and up give together. */
+struct Piece {
+    int64_t place; /* in y, without the row's own */
+    int n;         /* outputs that exist and are wanted: 0 .. 8 */
+};
+
+__device__ __forceinline__ Piece piece_of(const CudaGemm &g, const Tile &t, int slab, int piece)
+{
+    bool paired = g.part[0].layout == CUDA_PAIRED, gated = g.epilogue == CUDA_GATED;
+    SlabPlace at = place_of_slab(g, slab);
+    const CudaPart &p = g.part[gated ? 0 : paired && g.n_parts == 2 ? piece % 2 : at.part];
+    int out = at.index * SLAB_ROWS + piece * 8;
+    if (paired)
+        out = at.index * (SLAB_ROWS / 2) + (gated ? piece : piece / 2) * 8;
+    bool wanted = gated || !paired || g.n_parts == 2 || p.half == piece % 2;
+    int n = wanted ? p.rows - out : 0;
+    return {t.mat * g.y_mat + p.first_row + out, n < 0 ? 0 : n < 8 ? n : 8};
+}
+
+__device__ __forceinline__ int64_t row_of(const CudaGemm &g, int row)
+{
+    return g.y_row ? g.y_row[row] : row; /* of 32 bits, so that one instruction multiplies */
+}
+
+/* What most products want: bf16 results, 16 bytes at a time. GATED: by SwiGLU. Sums become results in
+ * registers and are transposed on their way through the buffer, 128 bytes a row. */
+template <int NT, bool GATED>
+__device__ __forceinline__ void store_fast(const CudaGemm &g, const Tile &t, int slab,
+                                           const float (&acc)[NT / 2], const Finish &f,
+                                           float *buffer, int group, int thread)
+{
+    constexpr int ROWS = NT < 64 ? NT : 64, PIECES = GATED ? 4 : 8;
+    constexpr int EACH = ROWS * PIECES / SLAB_THREADS > 0 ? ROWS * PIECES / SLAB_THREADS : 1;
+    int warp = thread / 32, lane = thread % 32, piece = thread % PIECES, first = thread / PIECES;
+    /* Where this lane's row of a matrix lies, and where this thread reads: tokens are 8 further, or
+     * SLAB_THREADS / PIECES, so that the swizzle stays. */
+    int own = GATED ? warp : warp * 2 + lane / 8 % 2;
+    uint32_t put = shared_address(buffer) + lane % 8 * 128 + ((own ^ lane % 8) << 4);
+    const uint8_t *get = (const uint8_t *)buffer + first * 128 + ((piece ^ first % 8) << 4);
+    Piece to = piece_of(g, t, slab, piece);
+    bf16 *y = (bf16 *)g.y + to.place;
+    int stride = (int)g.y_stride;
 #pragma unroll
-    for (int from = 0; from < NT; from += PART) {
+    for (int from = 0; from < NT; from += ROWS) {
         group_sync(1 + group, SLAB_THREADS); /* the buffer is free */
 #pragma unroll
-        for (int j = 0; j < PART / 8; j++) {
-            const float *d = acc + from / 2 + j * 4;
+        for (int j = 0; j < ROWS / 8; j++) {
             float v[4];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                v[i] = d[i] * scale[i / 2] + bias[i / 2];
-            uint32_t at_shared = shared_address(buffer);
-            int token = j * 8 + lane % 8;
-            if (gated) {
-                uint32_t out = pack2(activate(g.act, v[0], v[2]), activate(g.act, v[1], v[3]));
+                v[i] = fmaf(acc[from / 2 + 4 * j + i], f.scale[i / 2], f.bias[i / 2]);
+            if (GATED)
                 asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(
-                                 at_shared + token * 128 + ((warp ^ token % 8) << 4)),
-                             "r"(out)
+                                 put + j * 1024),
+                             "r"(pack2(swiglu(g.act, v[0], v[2]), swiglu(g.act, v[1], v[3])))
                              : "memory");
-            } else {
-                if (g.epilogue == CUDA_RELU2)
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        v[i] = square_of_positive(v[i]);
-                int piece = warp * 2 + lane / 8 % 2;
+            else
                 asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(
-                                 at_shared + token * 128 + ((piece ^ token % 8) << 4)),
+                                 put + j * 1024),
                              "r"(pack2(v[0], v[1])), "r"(pack2(v[2], v[3]))
                              : "memory");
-            }
         }
         group_sync(1 + group, SLAB_THREADS);
-        int pieces = gated ? 4 : 8, piece = thread % pieces;
-        int part = gated ? 0 : paired && g.n_parts == 2 ? piece % 2 : at.part;
-        const CudaPart &p = g.part[part];
-        int out = gated    ? at.index * (SLAB_ROWS / 2) + piece * 8
-                  : paired ? at.index * (SLAB_ROWS / 2) + piece / 2 * 8
-                           : at.index * SLAB_ROWS + piece * 8;
-        if (!gated && paired && g.n_parts == 1 && p.half != piece % 2)
-            out = p.rows;
-        int n_out = p.rows - out < 8 ? p.rows - out : 8;
-        for (int token = thread / pieces; token < PART && from + token < t.n && n_out > 0;
-             token += SLAB_THREADS / pieces) {
-            int r = t.row + from + token;
-            int64_t y_row = g.y_row ? g.y_row[r] : r;
-            bf16 *to = (bf16 *)g.y + base + y_row * g.y_stride + p.first_row + out;
-            uint4 v = *(const uint4 *)(buffer + token * 128 + ((piece ^ token % 8) << 4));
-            if (vectors && n_out == 8) {
-                *(uint4 *)to = v;
-            } else {
-                const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-                for (int i = 0; i < 8; i++)
-                    if (i < n_out)
-                        to[i] = __ushort_as_bfloat16((unsigned short)(words[i / 2] >> i % 2 * 16));
-            }
+        for (int i = 0; i < EACH; i++) {
+            int token = first + i * (SLAB_THREADS / PIECES), row = from + token;
+            if (token < ROWS && row < t.n && to.n > 0)
+                *(uint4 *)(y + row_of(g, t.row + row) * stride) =
+                    *(const uint4 *)(get + i * (SLAB_THREADS / PIECES) * 128);
         }
     }
+}
+
+/* Everything else: float32 results, odd strides, rare activations. The loop is not unrolled, since it
+ * would be longer than what the instruction cache holds; sums move down in their registers. */
+template <int NT>
+__device__ __forceinline__ void store_any(const CudaGemm &g, const Tile &t, int slab,
+                                          float (&acc)[NT / 2], const Finish &f, float *buffer,
+                                          int group, int thread)
+{
+    constexpr int ROWS = NT < BUFFER_ROWS ? NT : BUFFER_ROWS;
+    bool gated = g.epilogue == CUDA_GATED;
+    int warp = thread / 32, lane = thread % 32, pieces = gated ? 4 : 8;
+    float *mine = buffer + lane % 4 * 2 * PITCH + warp * 16 + lane / 4;
+    Piece to = piece_of(g, t, slab, thread % pieces);
+#pragma unroll 1
+    for (int from = 0; from < t.n; from += ROWS) {
+        group_sync(1 + group, SLAB_THREADS); /* the buffer is free */
+#pragma unroll
+        for (int j = 0; j < ROWS / 2; j++)
+            mine[(j / 4 * 8 + j % 2) * PITCH + j / 2 % 2 * 8] =
+                fmaf(acc[j], f.scale[j / 2 % 2], f.bias[j / 2 % 2]);
+        group_sync(1 + group, SLAB_THREADS);
+#pragma unroll 1
+        for (int token = thread / pieces; token < ROWS && from + token < t.n;
+             token += SLAB_THREADS / pieces) {
+            const float *v = buffer + token * PITCH + thread % pieces * (gated ? 16 : 8);
+            int64_t at = to.place + row_of(g, t.row + from + token) * g.y_stride;
+#pragma unroll 1
+            for (int i = 0; i < to.n; i++) {
+                float r = gated                      ? activate(g.act, v[i], v[i + 8])
+                          : g.epilogue == CUDA_RELU2 ? square_of_positive(v[i])
+                                                     : v[i];
+                if (g.y_float)
+                    ((float *)g.y)[at + i] = r;
+                else
+                    ((bf16 *)g.y)[at + i] = __float2bfloat16_rn(r);
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < (NT - ROWS) / 2; j++)
+            acc[j] = acc[j + ROWS / 2];
+    }
+}
+
+template <int NT>
+__device__ __forceinline__ void store_slab(const CudaGemm &g, const Tile &t, int slab,
+                                           float (&acc)[NT / 2], const Finish &f, float *buffer,
+                                           int group, int thread, bool vectors)
+{
+    if (vectors && g.epilogue == CUDA_GATED)
+        store_fast<NT, true>(g, t, slab, acc, f, buffer, group, thread);
+    else if (vectors)
+        store_fast<NT, false>(g, t, slab, acc, f, buffer, group, thread);
+    else
+        store_any<NT>(g, t, slab, acc, f, buffer, group, thread);
 }
 
 /* --- the ring --- */
@@ -336,7 +395,8 @@ struct Ring {
 };
 
 struct Stages { /* shared memory */
-    uint8_t *rows, *records, *buffer;
+    uint8_t *rows, *records;
+    float *buffer;
 };
 
 /* One tile for a warpgroup that has slabs. */
@@ -385,11 +445,17 @@ __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int sl
 #pragma unroll 1 /* more operands under way than registers hold would be made one after the other */
     for (int c = 0; c < chunks; c++) {
         barrier_wait(ring.full + 8 * ring.stage, ring.parity);
+        proxy_fence();
         unit(std::integral_constant<int, 0>(), c);
         unit(std::integral_constant<int, 1>(), c);
         last = ring.stage;
         ring.next();
     }
+    Finish finish[SLABS]; /* on its way while the tensor cores end */
+#pragma unroll
+    for (int s = 0; s < SLABS; s++)
+        if (s < n_slabs)
+            finish[s] = finish_of(g, t, slab + s, thread);
     wgmma_wait<0>();
     hold(a[0]);
     hold(a[1]);
@@ -401,23 +467,66 @@ __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int sl
 #pragma unroll
     for (int s = 0; s < SLABS; s++)
         if (s < n_slabs)
-            store_slab<NT>(g, t, slab + s, acc[s], m.buffer, group, thread, vectors);
+            store_slab<NT>(g, t, slab + s, acc[s], finish[s], m.buffer, group, thread, vectors);
 }
 
-template <SlabCodec CODEC, typename S, int LAG>
+/* The same for few rows, by mma: of wgmma a step takes as long for 8 rows as for 32. It adds up the
+ * same products in the same order, to the same bits. */
+template <SlabCodec CODEC, typename S, int NT>
+__device__ __forceinline__ void consume_few(const CudaGemm &g, const Tile &t, int slab, int chunks,
+                                            int half_at, const Stages &m, Ring &ring, int group,
+                                            int thread, bool vectors)
+{
+    constexpr int BYTES = slab_record_bytes(CODEC);
+    int lane = thread % 32, row = lane % 8;
+    float acc[NT / 2];
+#pragma unroll
+    for (int i = 0; i < NT / 2; i++)
+        acc[i] = 0.0f;
+    uint32_t at[2]; /* this lane's row of the four matrices of two steps */
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        at[h] = shared_address(m.rows) + row * 128 + (((h * 4 + lane / 8) ^ row) << 4);
+#pragma unroll 1
+    for (int c = 0; c < chunks; c++) {
+        Codes<CODEC, 0, 4> codes;
+        uint32_t b[2][NT / 8][4];
+        barrier_wait(ring.full + 8 * ring.stage, ring.parity);
+        codes.load(m.records + (ring.stage * 2 + group) * BYTES, thread);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int n = 0; n < NT / 8; n++)
+                load_matrices(b[h][n], at[h] + ring.stage * S::ROWS * 128 + n * 1024);
+        uint32_t stage = ring.empty + 8 * ring.stage;
+        ring.next();
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t a[4];
+            codes.decode_step(j, codes.word + j * Codes<CODEC, 0, 4>::WORDS, a);
+            if (half_at)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    a[i] = (i % 2 == 0) == (c < half_at) ? a[i] : 0;
+#pragma unroll
+            for (int n = 0; n < NT / 8; n++)
+                mma(acc + 4 * n, a, b[j / 2][n] + j % 2 * 2);
+        }
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(stage);
+    }
+    Finish finish = finish_of(g, t, slab, thread);
+    store_slab<NT>(g, t, slab, acc, finish, m.buffer, group, thread, vectors);
+}
+
+template <SlabCodec CODEC, typename S>
 __device__ __forceinline__ void produce(const CudaGemm &g, const Tiles &tiles, int n_tiles,
                                         int n_slabs, int chunks, int passes_k, const Stages &m,
                                         Ring ring, int thread)
 {
     constexpr int SLABS = S::SLABS, BYTES = slab_record_bytes(CODEC), EACH = S::ROWS / S::PASS;
-    int piece = thread % 8, landed = 0, begun = 0; /* landed: the stage that is told about next */
-    auto tell = [&]() {
-        proxy_fence();
-        __syncwarp();
-        if (thread % 32 == 0)
-            barrier_arrive(ring.full + 8 * landed);
-        landed = landed + 1 == ring.stages ? 0 : landed + 1;
-    };
+    int piece = thread % 8;
     for (int i = blockIdx.x; i < n_tiles; i += gridDim.x) {
         Tile t = tiles.at(i);
         uint32_t from[EACH]; /* in units of 16 bytes */
@@ -458,13 +567,7 @@ __device__ __forceinline__ void produce(const CudaGemm &g, const Tiles &tiles, i
                 if (r < t.n)
                     copy_16(to + r * 128 + ((piece ^ r % 8) << 4), x + (from[e] + at), size);
             }
-            copies_commit();
-            if (begun >= LAG) {
-                copies_wait<LAG>();
-                tell();
-            } else {
-                begun++;
-            }
+            copies_arrive(ring.full + 8 * ring.stage);
             ring.next();
             k_record++;
             if (++k == passes_k) {
@@ -476,14 +579,11 @@ __device__ __forceinline__ void produce(const CudaGemm &g, const Tiles &tiles, i
             }
         }
     }
-    copies_wait<0>();
-    for (; begun > 0; begun--)
-        tell();
 }
 
 #endif
 
-template <SlabCodec CODEC, typename S, int LAG>
+template <SlabCodec CODEC, typename S>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     slab_kernel(const __grid_constant__ CudaGemm g, int stages, bool vectors)
 {
@@ -495,13 +595,13 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     m.rows = shared;
     m.records = m.rows + stages * S::ROWS * 128;
     uint8_t *buffers = m.records + stages * 2 * SLABS * BYTES;
-    uint64_t *barriers = (uint64_t *)(buffers + 2 * STAGE_TOKENS * 128);
+    uint64_t *barriers = (uint64_t *)(buffers + 2 * BUFFER_BYTES);
     int *first = (int *)(barriers + 2 * stages), *row_tiles = first + g.n_mats + 1;
     Ring ring = {shared_address(barriers), shared_address(barriers + stages), stages, 0, 0};
 
     if (thread == 0) {
         for (int i = 0; i < stages; i++) {
-            barrier_init(ring.full + 8 * i, 1 + S::PRODUCERS);
+            barrier_init(ring.full + 8 * i, 1 + 32 * S::PRODUCERS);
             barrier_init(ring.empty + 8 * i, 8);
         }
         barrier_init_done();
@@ -539,12 +639,12 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     if (warp >= 8) {
         if constexpr (S::PRODUCERS == 4)
             registers_down<56>();
-        produce<CODEC, S, LAG>(g, tiles, n_tiles, n_slabs, chunks, k_chunks, m, ring, thread - 256);
+        produce<CODEC, S>(g, tiles, n_tiles, n_slabs, chunks, k_chunks, m, ring, thread - 256);
     } else {
         if constexpr (S::PRODUCERS == 4)
             registers_up<224>();
         int group = warp / 4;
-        m.buffer = buffers + group * STAGE_TOKENS * 128;
+        m.buffer = (float *)(buffers + group * BUFFER_BYTES);
         thread %= 128;
         for (int i = blockIdx.x; i < n_tiles; i += gridDim.x) {
             Tile t = tiles.at(i);
@@ -556,28 +656,37 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                     if (thread % 32 == 0)
                         barrier_arrive(ring.empty + 8 * ring.stage);
                 }
-            } else if (t.n > S::FEW) {
+            } else if (SLABS == 2 ? t.n > S::ROWS / 2 : t.n > 32) {
                 consume<CODEC, S, S::ROWS>(g, t, slab, have, chunks, half_at, m, ring, group,
                                            thread, vectors);
-            } else {
-                consume<CODEC, S, S::FEW>(g, t, slab, have, chunks, half_at, m, ring, group, thread,
+            } else if constexpr (SLABS == 2) {
+                consume<CODEC, S, S::ROWS / 2>(g, t, slab, have, chunks, half_at, m, ring, group,
+                                               thread, vectors);
+            } else if (t.n > 16) {
+                consume_few<CODEC, S, 32>(g, t, slab, chunks, half_at, m, ring, group, thread,
                                           vectors);
+            } else if (t.n > 8) {
+                consume_few<CODEC, S, 16>(g, t, slab, chunks, half_at, m, ring, group, thread,
+                                          vectors);
+            } else {
+                consume_few<CODEC, S, 8>(g, t, slab, chunks, half_at, m, ring, group, thread,
+                                         vectors);
             }
         }
     }
 #endif
 }
 
-template <SlabCodec CODEC, typename S, int LAG>
+template <SlabCodec CODEC, typename S>
 int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
 {
     constexpr int STAGE = S::ROWS * 128 + 2 * S::SLABS * slab_record_bytes(CODEC);
     constexpr int MOST = 16;
-    auto kernel = slab_kernel<CODEC, S, LAG>;
-    int fixed = 2 * 64 * 128 + 2 * MOST * 8 + (g->first ? 2 * (g->n_mats + 1) * 4 : 0);
+    auto kernel = slab_kernel<CODEC, S>;
+    int fixed = 2 * BUFFER_BYTES + 2 * MOST * 8 + (g->first ? 2 * (g->n_mats + 1) * 4 : 0);
     int room = (l->shared_bytes - (S::BLOCKS - 1) * 1024) / S::BLOCKS - fixed;
     int stages = room / STAGE < MOST ? room / STAGE : MOST;
-    if (stages < LAG + 2)
+    if (stages < 3)
         return cudaErrorInvalidValue;
     static bool ready = false; /* once a process, which has one device */
     if (!ready) {
@@ -597,15 +706,10 @@ int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
 using Narrow = Shape<1, 64, 2>;
 using Wide = Shape<2, 128, 4>;
 
-/* Stages that rows may be behind: as many as the ring allows with what a stage weighs. */
 template <SlabCodec CODEC> int launch_codec(const CudaGemm *g, const SlabLaunch *l, void *stream)
 {
-    constexpr int PIECES = slab_pieces(CODEC);
-    return l->wide                              ? launch_shape < CODEC, Wide,
-           PIECES == 4 ? 1 : 3 > (g, l, stream) : launch_shape < CODEC, Narrow,
-           PIECES == 4   ? 1
-                                        : PIECES == 2 ? 2
-                                                      : 4 > (g, l, stream);
+    return l->wide ? launch_shape<CODEC, Wide>(g, l, stream)
+                   : launch_shape<CODEC, Narrow>(g, l, stream);
 }
 
 } // namespace

@@ -19,7 +19,7 @@ static __host__ __device__ __forceinline__ int slab_count(const CudaPart *p)
 
 typedef struct SlabLaunch {
     bool wide;    /* 256 outputs x 128 rows a block; else 128 x 64, two blocks a multiprocessor */
-    bool vectors; /* results may be stored 16 bytes at a time */
+    bool vectors; /* results are bf16, 16 bytes at a time, and of SwiGLU or nothing */
     int n_sm, shared_bytes;
     int64_t most_tiles;
 } SlabLaunch;

@@ -71,17 +71,16 @@ static __device__ __forceinline__ void copy_16(uint32_t to, const void *from, ui
                  : "memory");
 }
 
-static __device__ __forceinline__ void copies_commit()
+/* The barrier counts this thread once all of its copies so far have landed. Whoever waits for it
+ * needs a proxy_fence before tensor cores read them. A fence here instead would wait for the copies:
+ * one stage would be on its way at a time. */
+static __device__ __forceinline__ void copies_arrive(uint32_t bar)
 {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 
-template <int LEFT> static __device__ __forceinline__ void copies_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
-/* What this thread wrote to shared memory is there for tensor cores and the copy engine. */
+/* What this thread wrote to shared memory, or knows to be written, is there for tensor cores and the
+ * copy engine. */
 static __device__ __forceinline__ void proxy_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -202,6 +201,26 @@ static __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t *a, 
 #undef F16
 #undef F32
 #undef A_AND_B
+
+/* --- a warp's own --- */
+
+/* Four 8 x 8 matrices of bf16; lane i has the address of row i % 8 of matrix i / 8. */
+static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+/* d[16 outputs x 8 tokens] += a[16 x 16] * b[8 x 16], as wgmma has them for a warp. */
+static __device__ __forceinline__ void mma(float *d, const uint32_t (&a)[4], const uint32_t *b)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 
 #endif
 #endif
