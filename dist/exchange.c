@@ -39,6 +39,11 @@ void *exchange_home_rows(Exchange *x)
     return x->kind->home_rows(x);
 }
 
+void *exchange_home_codes(Exchange *x)
+{
+    return x->kind->home_codes ? x->kind->home_codes(x) : NULL;
+}
+
 Status exchange_announce(Exchange *x, const int32_t *expert, int n_tokens, ExchangeStep step,
                          Err *e)
 {

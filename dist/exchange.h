@@ -49,6 +49,10 @@ typedef struct ExchangeRows { /* of one layer */
      * tokens, or has failed. */
     const void *coded;
     int coded_bytes; /* 0: rows themselves travel. The same on all ranks, failed ones included */
+    /* The experts read codes: RecvRows.rows are coded rows, coded_bytes each, and nothing is to be
+     * decoded. rows and coded are the same then, and lie in exchange_home_codes where that is not
+     * NULL. Only where rows lie on devices. */
+    bool codes_read;
 } ExchangeRows;
 
 typedef struct CodedRows {
@@ -103,6 +107,10 @@ size_t exchange_plan_bytes(const Comm *comm, const Placement *placement,
 /* [max_tokens, row_bytes] where a caller may put the rows that it gives to begin, which saves a
  * copy of those that stay at home. NULL when there is one rank: nothing is copied then. */
 void *exchange_home_rows(Exchange *x);
+
+/* [max_tokens, coded_bytes] where a caller puts coded rows that the experts read. NULL when there is
+ * one rank, when rows never travel coded, and where rows lie in host memory. */
+void *exchange_home_codes(Exchange *x);
 
 /* Collective, and optional: the choices that begin will be given, ahead of it, so that counts travel
  * while the caller queues other work. Only where begin will be called with mine ST_OK. */

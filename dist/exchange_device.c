@@ -69,7 +69,7 @@ typedef struct DeviceExchange {
     /* The current layer. */
     const char *rows, *travel; /* the caller's; what travels: the same, or its codes */
     size_t travel_bytes;       /* of one of them */
-    bool travels_coded;
+    bool travels_coded, codes_read;
     const int32_t *expert;
     int n_tokens, n_rounds;
     ExchangeStep step;
@@ -353,6 +353,11 @@ static void *home_rows(Exchange *base)
     return ((DeviceExchange *)base)->home;
 }
 
+static void *home_codes(Exchange *base)
+{
+    return ((DeviceExchange *)base)->coded;
+}
+
 /* --- a layer --- */
 
 /* No other rank can be told while its device waits for this one. */
@@ -479,9 +484,10 @@ static Status begin(Exchange *base, ExchangeRows rows, const int32_t *expert, in
     /* The others need an answer all the same. */
     TRY(open_layer(x, expert, mine == ST_OK ? n_tokens : 0, step, e));
     x->announced = false;
-    assert(x->size == 1 || rows.rows == x->home || x->n_tokens == 0);
+    assert(x->size == 1 || rows.rows == (rows.codes_read ? x->coded : x->home) || x->n_tokens == 0);
     assert(rows.coded_bytes <= base->shape.coded_bytes && rows.coded_bytes % 4 == 0);
     x->travels_coded = rows.coded_bytes > 0 && x->size > 1;
+    x->codes_read = rows.codes_read;
     x->rows = rows.rows;
     x->travel = x->travels_coded ? rows.coded : rows.rows;
     x->travel_bytes = x->travels_coded ? (size_t)rows.coded_bytes : x->row_bytes;
@@ -575,7 +581,9 @@ static Status dispatch_round(DeviceExchange *x, int round, RecvRows *recv, Err *
 {
     TRY(wait_counts(x, e));
     Window w = window_of(x, round);
-    *recv = (RecvRows){.rows = x->size == 1 ? x->rows : x->home,
+    *recv = (RecvRows){.rows = x->size == 1    ? x->rows
+                               : x->codes_read ? x->coded
+                                               : x->home,
                        .row_of = x->row_of,
                        .first = x->first,
                        .max_pairs = w.n * x->top_k,
@@ -590,7 +598,7 @@ static Status dispatch_round(DeviceExchange *x, int round, RecvRows *recv, Err *
     for (int k = 0; k < x->size - 1; k++) {
         int r = other_rank(x, k), n = rows_of(x, &w, round, r, x->rank);
         recv->max_pairs += pairs_of(x, &w, round, r, x->rank);
-        if (n > 0 && x->travels_coded)
+        if (n > 0 && x->travels_coded && !x->codes_read)
             x->ranges[recv->n_coded++] =
                 (CodedRows){place_of(x, k), place_in(x, x->home, k, x->row_bytes), n};
     }
@@ -655,6 +663,7 @@ const ExchangeKind exchange_device = {
     .plan_bytes = memory_bytes,
     .max_pairs = max_pairs,
     .home_rows = home_rows,
+    .home_codes = home_codes,
     .announce = announce,
     .begin = begin,
     .dispatch = dispatch,

@@ -13,6 +13,7 @@ typedef struct ExchangeKind {
     size_t (*plan_bytes)(const Comm *comm, const Placement *placement, const ExchangeShape *shape);
     int (*max_pairs)(const Exchange *x);
     void *(*home_rows)(Exchange *x);
+    void *(*home_codes)(Exchange *x); /* NULL: there are none */
     Status (*announce)(Exchange *x, const int32_t *expert, int n_tokens, ExchangeStep step, Err *e);
     Status (*begin)(Exchange *x, ExchangeRows rows, const int32_t *expert, int n_tokens,
                     ExchangeStep step, Status mine, int *n_rounds, Err *e);

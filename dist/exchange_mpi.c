@@ -236,7 +236,7 @@ static MPI_Datatype travel_type(const MpiExchange *x)
 static Status choose_travel(MpiExchange *x, const ExchangeRows *rows, Err *e)
 {
     bool coded = rows->coded_bytes > 0 && x->base.comm->size > 1;
-    assert(rows->coded_bytes <= x->base.shape.coded_bytes);
+    assert(rows->coded_bytes <= x->base.shape.coded_bytes && !rows->codes_read);
     x->rows = rows->rows;
     x->travel = coded ? rows->coded : rows->rows;
     x->travel_bytes = coded ? (size_t)rows->coded_bytes : x->row_bytes;

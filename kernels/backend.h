@@ -47,19 +47,23 @@ typedef enum WeightUse {
     WEIGHT_MATMUL,
     WEIGHT_LOOKUP,
     WEIGHT_ROUTER, /* a matmul whose float32 and float16 weights are never rounded to act */
-    WEIGHT_GATED   /* a matmul whose two parts are gate and up, for ffn */
+    WEIGHT_GATED,  /* a matmul whose two parts are gate and up, for ffn */
+    WEIGHT_CODED   /* a matmul of rows in codes, where BackendOps.takes_codes allows it */
 } WeightUse;
 
 typedef struct WeightPart { /* parts are stacked on the output side: q, k, v; or gate, up */
     FormatId format;
     int64_t rows;
-    int64_t group;   /* columns that share a scale in every matrix of the bank; >= 1 */
-    ScaleType scale; /* the stored type of block scales; SCALE_NONE where the format has none */
+    int64_t group;      /* columns that share a scale in every matrix of the bank; >= 1 */
+    ScaleType scale;    /* the stored type of block scales; SCALE_NONE where the format has none */
+    int64_t scale_rows; /* rows that share one in every matrix, from the part's first on; else 1 */
 } WeightPart;
 
 static inline WeightPart weight_part(const QuantTensor *t) /* that holds t's like */
 {
-    return (WeightPart){t->format->id, t->rows, t->group, t->scale_type};
+    bool from_first = t->scale_rows > 0 && t->first_row % t->scale_rows == 0;
+    return (WeightPart){t->format->id, t->rows, t->group, t->scale_type,
+                        from_first ? t->scale_rows : 1};
 }
 
 enum {
@@ -177,6 +181,7 @@ typedef struct FfnSpec { /* y = W2 * act(W13 x + b13) + b2, for each expert of a
     int64_t hidden, inter;
     ActSpec act;
     RowFormat inner; /* what act(...) is rounded to before W2; inter a multiple of its columns */
+    RowFormat rows;  /* where W13 is WEIGHT_CODED: what x is coded in; else as they are */
 } FfnSpec;
 
 /* Where the matrices of a bank stand in a file. */
@@ -278,6 +283,18 @@ typedef struct BackendOps {
                           const RowFormat *format, Err *e);
     Status (*decode_rows)(Backend *b, void *x, const void *coded, int n, int width,
                           const RowFormat *format, Err *e);
+    /* Rows and weights multiplied as codes, by tensor cores that take both; all four NULL where a
+     * backend has none. takes_codes: whether a WEIGHT_CODED bank of these parts, all over the same
+     * rows, can be made for rows in that format; then code_row_bytes is at most cols * act_bytes.
+     * code_rows: coded [n, code_row_bytes] from dense rows act [n, width], 16-byte aligned; the
+     * values that encode_rows codes. matmul_codes: matmul with all parts. */
+    bool (*takes_codes)(const Backend *b, const WeightPart *parts, int n_parts, int64_t cols,
+                        const RowFormat *rows);
+    size_t (*code_row_bytes)(RowScheme scheme, int64_t width);
+    Status (*code_rows)(Backend *b, void *coded, const void *x, int n, int width,
+                        const RowFormat *format, Err *e);
+    Status (*matmul_codes)(Backend *b, void *y, const void *coded, const Weight *w,
+                           const float *bias, int n, const RowFormat *rows, Err *e);
     /* Rotates n_heads heads of head_dim lanes that start at x[r * stride]; position[r] indexes
      * the table. */
     Status (*rope)(Backend *b, void *x, int n_rows, int64_t stride, int n_heads, int head_dim,
@@ -328,7 +345,9 @@ typedef struct BackendOps {
      * pairs 0 .. max_pairs-1; else max_pairs is at least first[n_experts], and the most that is
      * launched for. x_up: what the up projection reads in place of x, where the two were rounded
      * differently; NULL: x. scratch: ffn_scratch_bytes(max_pairs, inter); it then begins with what
-     * W2 read, act [pairs, inter]. */
+     * W2 read, act [pairs, inter]. A W13 of WEIGHT_CODED reads rows that code_rows made in
+     * spec->rows; a W2 of WEIGHT_CODED is given inner products in codes of spec->inner, and
+     * scratch begins with nothing of use. */
     size_t (*ffn_scratch_bytes)(const Backend *b, int max_pairs, int64_t inter);
     Status (*ffn)(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
                   const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,

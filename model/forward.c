@@ -130,6 +130,12 @@ static void observe_experts(Model *m, int layer, const RecvRows *recv)
     }
 }
 
+/* Whether the experts of a layer read rows in codes, as code_rows makes them. */
+static bool read_codes(const Model *m, int layer)
+{
+    return m->weights.layers[layer].experts.rows.scheme != ROWS_AS_THEY_ARE;
+}
+
 /* Rounds the normed rows, which nothing but the experts reads any more; what travels to other ranks
  * is their encoding. */
 static Status code_rows(Pass *p, int layer, Err *e)
@@ -140,6 +146,8 @@ static Status code_rows(Pass *p, int layer, Err *e)
     int hidden = m->arch->hidden;
     if (format->scheme == ROWS_AS_THEY_ARE)
         return ST_OK;
+    if (read_codes(m, layer))
+        return ops->code_rows(m->config.backend, m->coded, m->normed, p->n_rows, hidden, format, e);
     if (m->comm->size == 1)
         return ops->round_rows(m->config.backend, m->normed, hidden, m->normed, hidden, p->n_rows,
                                hidden, format, e);
@@ -176,17 +184,17 @@ static Status combine(Pass *p, int layer, const HomeRows *home, Err *e)
 static Status experts(Pass *p, int layer, Err *e)
 {
     Model *m = p->m;
-    const Arch *a = m->arch;
     const BackendOps *ops = m->config.ops;
     const LayerWeights *w = &m->weights.layers[layer];
     const FfnSpec *spec = &w->experts;
     int n_rounds = 0, n_local = m->placement.n_local[m->comm->rank];
-    ExchangeRows travelling = {.rows = m->normed};
+    bool codes = read_codes(m, layer);
+    ExchangeRows travelling = {.rows = codes ? m->coded : m->normed, .codes_read = codes};
     if (p->mine == ST_OK)
         p->mine = code_rows(p, layer, &p->err);
     if (w->expert_rows.scheme != ROWS_AS_THEY_ARE && m->comm->size > 1) {
         travelling.coded = m->coded;
-        travelling.coded_bytes = (int)row_encoded_bytes(w->expert_rows.scheme, a->hidden);
+        travelling.coded_bytes = model_coded_bytes(m, layer);
     }
     comm_at(m->comm, p->step->number, layer, "dispatch");
     TRY(exchange_begin(m->exchange, travelling, m->expert, p->n_rows, p->agreed, p->mine, &n_rounds,

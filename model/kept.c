@@ -28,7 +28,8 @@ static Status describe(const PackFile *pack, const PackBank *bank, KeptBank *out
         if (p->format < 0 || p->format >= N_FORMATS || p->scale < 0 || p->scale >= N_SCALE_TYPES)
             return err_set(e, ST_INPUT, "%s: %s: a part has an unknown format", pack->path,
                            bank->name);
-        out->parts[i] = (WeightPart){(FormatId)p->format, p->rows, p->group, (ScaleType)p->scale};
+        out->parts[i] =
+            (WeightPart){(FormatId)p->format, p->rows, p->group, (ScaleType)p->scale, 1};
     }
     if (unpack_mat_bytes(out, &bytes, e) != ST_OK)
         return err_in(e, "%s: %s", pack->path, bank->name);

@@ -106,7 +106,11 @@ static Status take_buffers(Model *m, Err *e)
         TRY(take(m, p.rounded, "rounded rows", &m->rounded, e));
         TRY(take(m, p.rounded, "rounded rows", &m->rounded_up, e));
     }
-    if (m->exchange_shape.coded_bytes > 0)
+    void *codes = m->exchange ? exchange_home_codes(m->exchange) : NULL;
+    m->coded_is_home = codes != NULL;
+    if (m->coded_is_home)
+        m->coded = codes;
+    else if (m->exchange_shape.coded_bytes > 0)
         TRY(take(m, rows * (size_t)m->exchange_shape.coded_bytes, "coded rows", &m->coded, e));
     if (a->shared_inter > 0)
         TRY(take(m, p.shared, "shared experts' output", &m->shared_out, e));
@@ -158,16 +162,25 @@ static Status make_rope(Model *m, Err *e)
     return st;
 }
 
-/* Of a row on its way to the experts of any layer; 0 where all travel as they are. */
+int model_coded_bytes(const Model *m, int layer)
+{
+    const LayerWeights *w = &m->weights.layers[layer];
+    RowScheme scheme = w->expert_rows.scheme;
+    if (scheme == ROWS_AS_THEY_ARE)
+        return 0;
+    return w->experts.rows.scheme != ROWS_AS_THEY_ARE
+               ? (int)m->config.ops->code_row_bytes(scheme, m->arch->hidden)
+               : (int)row_encoded_bytes(scheme, m->arch->hidden);
+}
+
 static int most_coded_bytes(const Model *m)
 {
-    int64_t most = 0;
+    int most = 0;
     for (int i = 0; i < m->weights.n_layers; i++) {
-        RowScheme scheme = m->weights.layers[i].expert_rows.scheme;
-        int64_t bytes = scheme == ROWS_AS_THEY_ARE ? 0 : row_encoded_bytes(scheme, m->arch->hidden);
+        int bytes = model_coded_bytes(m, i);
         most = bytes > most ? bytes : most;
     }
-    return (int)most;
+    return most;
 }
 
 /* Once all else is there: nine tenths of what is left, so that graphs and libraries have room. */
@@ -253,6 +266,8 @@ static Status share_input_scales(Model *m, Err *e)
         RowFormat *f = i % 2 ? &w->experts.inner : &w->expert_rows;
         uint32_t u = (uint32_t)bits[i];
         memcpy(&f->input_scale, &u, sizeof u);
+        if (i % 2 == 0 && w->experts.rows.scheme != ROWS_AS_THEY_ARE)
+            w->experts.rows = *f;
         if (u == 0 && (f->scheme == ROWS_FP8_STATIC || f->scheme == ROWS_NVFP4_STATIC))
             st = err_set(e, ST_INPUT, "layer %d: no expert has an input_scale", i / 2);
     }
@@ -298,7 +313,7 @@ void model_destroy(Model *m)
     void *buffers[] = {m->hidden,        m->normed_is_home ? NULL : m->normed,
                        m->ffn_out,       m->qkv,
                        m->attn,          m->q_low,
-                       m->latent_rows,   m->coded,
+                       m->latent_rows,   m->coded_is_home ? NULL : m->coded,
                        m->rounded,       m->rounded_up,
                        m->shared_out,    m->router_logits,
                        m->scratch,       m->logits,

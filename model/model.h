@@ -56,8 +56,9 @@ typedef struct Model {
     KvCache kv;
     RopeSpec rope;
     float *rope_table;   /* backend memory */
-    bool normed_is_home; /* normed is the exchange's buffer */
-    float *hidden;       /* [max_rows, hidden] the residual stream */
+    bool normed_is_home; /* normed is the exchange's buffer; coded likewise */
+    bool coded_is_home;
+    float *hidden; /* [max_rows, hidden] the residual stream */
     /* act buffers, sized by max_rows; ffn_out is as large as hidden, whose place it can take */
     void *normed, *qkv, *attn, *ffn_out, *scratch;
     StepArrays arrays;
@@ -95,6 +96,8 @@ typedef struct Model {
 Status model_create(Model **out, const Arch *arch, const ModelConfig *config, Comm *comm, Err *e);
 void model_destroy(Model *m); /* NULL is fine */
 
+/* Bytes of a row on its way to the experts of a layer; 0 where rows travel as they are. */
+int model_coded_bytes(const Model *m, int layer);
 /* Choices of this rank's tokens so far: out [n_layers, n_experts] on the host. */
 Status model_expert_load(Model *m, int64_t *out, Err *e);
 

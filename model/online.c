@@ -130,7 +130,7 @@ Status online_mark(OnlineFormat format, bool experts_only, const Arch *arch, Che
 WeightPart online_part(OnlineFormat format, const QuantTensor *view)
 {
     Shape s = shape_of(format, view->cols);
-    return (WeightPart){schemes[format].format, view->rows, s.group, s.scale};
+    return (WeightPart){schemes[format].format, view->rows, s.group, s.scale, s.scale_rows};
 }
 
 /* --- how --- */

@@ -182,6 +182,15 @@ static Status rows_of(Loader *l, const LinearTensors *t, RowFormat *out)
     return s->input ? linear_input_scale(&l->c->files, t, 0, &out->input_scale, l->e) : ST_OK;
 }
 
+WeightUse loader_use_of(const Loader *l, WeightUse use, const WeightPart *parts, int n_parts,
+                        int64_t cols, const RowFormat *rows)
+{
+    const BackendOps *ops = l->w->ops;
+    bool coded = ops->takes_codes && rows->scheme != ROWS_AS_THEY_ARE &&
+                 ops->takes_codes(l->w->backend, parts, n_parts, cols, rows);
+    return coded ? WEIGHT_CODED : use;
+}
+
 /* --- weights that are quantized on their way --- */
 
 bool loader_is_online(const Loader *l, const LinearTensors *t)
@@ -266,8 +275,9 @@ static Status fill_linear(Loader *l, const LinearTensors *const *tensors, int n_
     return ST_OK;
 }
 
-/* One matrix of up to MAX_PARTS stored ones, stacked on the output side. */
-static Status load_linear(Loader *l, const char *name, WeightUse use,
+/* One matrix of up to MAX_PARTS stored ones, stacked on the output side. codes: whether
+ * apply_linear or ffn will meet it, which can multiply codes where all parts read the same rows. */
+static Status load_linear(Loader *l, const char *name, WeightUse use, bool codes,
                           const LinearTensors *const *tensors, int n_parts, Linear *out)
 {
     WeightPart parts[MAX_PARTS];
@@ -277,7 +287,11 @@ static Status load_linear(Loader *l, const char *name, WeightUse use,
             loader_prefetch(tensors[i], l->online.team);
         parts[i] = loader_part_of(l, tensors[i], &tensors[i]->q);
         TRY(rows_of(l, tensors[i], &out->rows[i]));
+        codes = codes && row_format_same(&out->rows[i], &out->rows[0]);
     }
+    if (codes)
+        use = loader_use_of(l, use, parts, n_parts, out->cols, &out->rows[0]);
+    out->coded = use == WEIGHT_CODED;
     static const int only = 0;
     NewBank bank = {name, use, &only, 1, 1, false, parts, n_parts, tensors[0]->q.cols};
     TRY(loader_create_bank(l, &bank, &out->w));
@@ -297,13 +311,14 @@ static Status load_ffn(Loader *l, int layer, const char *what, const FfnTensors 
     Linear linear;
     spec->inter = inter;
     snprintf(name, sizeof name, "layers.%d.%s.gate_up", layer, what);
-    Status st = load_linear(l, name, WEIGHT_GATED, gate_up, 2, &linear);
+    Status st = load_linear(l, name, WEIGHT_GATED, true, gate_up, 2, &linear);
     spec->w13 = linear.w;
     rows[0] = linear.rows[0];
     rows[1] = linear.rows[1];
+    spec->rows = linear.coded ? rows[0] : (RowFormat){0};
     TRY(st);
     snprintf(name, sizeof name, "layers.%d.%s.down", layer, what);
-    st = load_linear(l, name, WEIGHT_MATMUL, &down, 1, &linear);
+    st = load_linear(l, name, WEIGHT_MATMUL, true, &down, 1, &linear);
     spec->w2 = linear.w;
     spec->inner = linear.rows[0];
     return st;
@@ -314,14 +329,14 @@ static Status load_layer_linear(Loader *l, int layer, const char *what, const Li
 {
     char name[64];
     snprintf(name, sizeof name, "layers.%d.%s", layer, what);
-    return load_linear(l, name, WEIGHT_MATMUL, &t, 1, out);
+    return load_linear(l, name, WEIGHT_MATMUL, true, &t, 1, out);
 }
 
 static Status load_router(Loader *l, int layer, const LinearTensors *t, Linear *out)
 {
     char name[64];
     snprintf(name, sizeof name, "layers.%d.router", layer);
-    return load_linear(l, name, WEIGHT_ROUTER, &t, 1, out);
+    return load_linear(l, name, WEIGHT_ROUTER, false, &t, 1, out);
 }
 
 static Status load_heads(Loader *l, int layer, const LayerTensors *t, LayerWeights *out)
@@ -330,7 +345,7 @@ static Status load_heads(Loader *l, int layer, const LayerTensors *t, LayerWeigh
     const TensorEntry *bias[] = {t->q_bias, t->k_bias, t->v_bias};
     char name[64];
     snprintf(name, sizeof name, "layers.%d.qkv", layer);
-    TRY(load_linear(l, name, WEIGHT_MATMUL, qkv, 3, &out->qkv));
+    TRY(load_linear(l, name, WEIGHT_MATMUL, true, qkv, 3, &out->qkv));
     TRY(load_vector(l, "biases", bias, 3, &out->qkv.bias));
     TRY(load_one_vector(l, "norms", t->q_norm, &out->q_norm));
     TRY(load_one_vector(l, "norms", t->k_norm, &out->k_norm));
@@ -389,7 +404,7 @@ static Status load_latent_up(Loader *l, int layer, const LinearTensors *t, Layer
     up[1].rows = s->v_dim;
     absorb.rows = s->latent_dim;
     if (t->scheme) {
-        absorb = (WeightPart){FORMAT_F32, s->latent_dim, 1, SCALE_NONE};
+        absorb = (WeightPart){FORMAT_F32, s->latent_dim, 1, SCALE_NONE, 1};
         decoded = malloc((size_t)(s->nope_dim * s->latent_dim) * sizeof *decoded);
     }
     heads = malloc((size_t)s->n_heads * sizeof *heads);
@@ -485,14 +500,14 @@ static Status load_all(Loader *l)
     l->account = &w->dense_bytes;
     const LinearTensors *embed = &c->embed, *head = &c->head;
     Linear table;
-    Status st = load_linear(l, "embedding", WEIGHT_LOOKUP, &embed, 1, &table);
+    Status st = load_linear(l, "embedding", WEIGHT_LOOKUP, false, &embed, 1, &table);
     w->embed = table.w;
     TRY(st);
     TRY(load_one_vector(l, "norms", c->final_norm, &w->final_norm));
     for (int i = 0; i < w->n_layers; i++)
         TRY(load_layer(l, i, &c->layers[i], &w->layers[i]));
     l->account = &w->dense_bytes;
-    return load_linear(l, "head", WEIGHT_MATMUL, &head, 1, &w->head);
+    return load_linear(l, "head", WEIGHT_MATMUL, false, &head, 1, &w->head);
 }
 
 Status weights_load(const WeightsConfig *config, Weights *out, Err *e)

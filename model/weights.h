@@ -14,6 +14,7 @@ typedef struct Linear {
     float *bias; /* [outputs] or NULL */
     int n_parts, cols;
     RowFormat rows[MAX_PARTS]; /* of each part */
+    bool coded;                /* w is WEIGHT_CODED, for rows in rows[0] */
 } Linear;
 
 typedef struct LayerWeights {

@@ -198,9 +198,10 @@ static Status set_expert(Loader *l, const ExpertTensors *t, Weight *w13, Weight 
     return ST_OK;
 }
 
-/* mats: this rank's experts. */
+/* mats: this rank's experts. Without any, only what spec says of their rows is filled in, which those
+ * of other ranks need. */
 static Status fill_experts(Loader *l, int layer, const ExpertTensors *t, const int *mats,
-                           FfnSpec *spec)
+                           const RowFormat *rows, FfnSpec *spec)
 {
     const Arch *a = l->arch;
     int n = l->n_local, n_all = a->router.n_experts;
@@ -212,11 +213,17 @@ static Status fill_experts(Loader *l, int layer, const ExpertTensors *t, const i
     WeightPart gate_up[] = {loader_part_of(l, v.from[0], &v.q[0]),
                             loader_part_of(l, v.from[1], &v.q[1])};
     WeightPart down = loader_part_of(l, v.from[2], &v.q[2]);
+    WeightUse first = loader_use_of(l, WEIGHT_GATED, gate_up, 2, a->hidden, rows),
+              second = loader_use_of(l, WEIGHT_MATMUL, &down, 1, a->moe_inter, &spec->inner);
+    if (first == WEIGHT_CODED)
+        spec->rows = *rows;
+    if (n == 0)
+        return ST_OK;
     snprintf(name, sizeof name, "layers.%d.experts.gate_up", layer);
-    NewBank bank = {name, WEIGHT_GATED, mats, n, n_all, true, gate_up, 2, a->hidden};
+    NewBank bank = {name, first, mats, n, n_all, true, gate_up, 2, a->hidden};
     TRY_GOTO(loader_create_bank(l, &bank, &w13));
     snprintf(name, sizeof name, "layers.%d.experts.down", layer);
-    bank = (NewBank){name, WEIGHT_MATMUL, mats, n, n_all, true, &down, 1, a->moe_inter};
+    bank = (NewBank){name, second, mats, n, n_all, true, &down, 1, a->moe_inter};
     TRY_GOTO(loader_create_bank(l, &bank, &w2));
     for (int k = 0; k < n && !l->kept; k++) {
         if (k + 1 < n)
@@ -242,15 +249,13 @@ Status loader_experts(Loader *l, int layer, const ExpertTensors *t, LayerWeights
     count_missing(l, t);
     TRY(expert_rows(l, t, 0, 2, &out->expert_rows));
     TRY(expert_rows(l, t, 2, 3, &spec->inner));
-    if (l->n_local == 0)
-        return ST_OK;
-    int *mats = malloc((size_t)l->n_local * sizeof *mats);
+    int *mats = malloc((size_t)(l->n_local + 1) * sizeof *mats);
     if (!mats)
         return err_set(l->e, ST_MEMORY, "not enough memory for a list of experts");
     for (int k = 0; k < l->n_local; k++)
         mats[k] = placement_expert(l->placement, l->rank, k);
-    Status st = fill_experts(l, layer, t, mats, spec);
+    Status st = fill_experts(l, layer, t, mats, &out->expert_rows, spec);
     free(mats);
     TRY(st);
-    return a->expert_bias ? load_expert_biases(l, t, spec) : ST_OK;
+    return a->expert_bias && l->n_local > 0 ? load_expert_biases(l, t, spec) : ST_OK;
 }

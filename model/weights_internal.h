@@ -43,6 +43,9 @@ void loader_prefetch(const LinearTensors *t, Team *team);
 void loader_will_need(const uint8_t *data, int64_t bytes, Team *team);
 /* As declared; in native mode only what the tensor cores take as it is, which are FP8 rows. */
 RowScheme loader_rows_in_use(const Precision *p, RowScheme declared);
+/* WEIGHT_CODED where the backend multiplies such weights and rows as codes, else use. */
+WeightUse loader_use_of(const Loader *l, WeightUse use, const WeightPart *parts, int n_parts, int64_t cols,
+                        const RowFormat *rows);
 /* The experts of one layer that this rank owns, and what their rows are rounded to. */
 Status loader_experts(Loader *l, int layer, const ExpertTensors *t, LayerWeights *out);
 

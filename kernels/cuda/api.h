@@ -84,6 +84,44 @@ typedef struct CudaGemm { /* y[r, :] = W[mat] x[r, :] + bias[mat] */
     ActSpec act;
 } CudaGemm;
 
+typedef struct CudaFp8Part {
+    int rows, first_row; /* multiples of 16; first_row: among the outputs of all parts */
+    int first_block;     /* among the blocks of 128 rows; the last one of a part may be shorter */
+} CudaFp8Part;
+
+/* y[r, :] = W[mat] x[r, :] + bias[mat], both of E4M3 codes that are filled up to steps of 128 inputs
+ * with zeros, and each with a scale per row, or per step. */
+typedef struct CudaFp8Gemm {
+    const uint8_t *codes; /* [n_mats, mat_rows, k_padded] */
+    const float *scales;  /* of matrix 0: [mat_rows], or [blocks, k_padded / 128] */
+    int64_t scales_mat;
+    int blocks; /* of 128 rows, in all parts; 0: rows have a scale each */
+    int k_padded, n_mats, mat_rows;
+    CudaFp8Part part[MAX_PARTS];
+    int n_parts;
+    const void *x; /* rows of codes, x_pitch bytes apart, a multiple of 16 */
+    int64_t x_pitch;
+    const int32_t *x_row; /* row r reads x[x_row[r]]; NULL: r */
+    int x_scales_at;      /* from a row to its float32 scales: one for each step, */
+    bool x_scales_step;   /* or, not so, one for all; 0: none */
+    float x_scale;        /* multiplies all of x */
+    void *y;              /* 16-byte aligned */
+    int64_t y_stride;     /* values, a multiple of 16 */
+    bool y_codes;         /* of an activation: bytes, codes of y * y_scale, */
+    float y_scale;
+    int y_fill;        /* and zeros from the outputs' end to here; else 0 */
+    const float *bias; /* [outputs of all parts] of matrix 0, or NULL */
+    int64_t bias_mat;
+    const int32_t
+        *first; /* [n_mats + 1]: matrix m meets rows first[m] .. first[m+1]-1. NULL: there is
+                             one, for all rows */
+    int n_rows; /* at least as many as there are */
+    CudaEpilogue epilogue;
+    ActSpec act;
+    int m_tiles;  /* the launch's own */
+    bool grouped; /* likewise */
+} CudaFp8Gemm;
+
 typedef struct CudaRow { /* a row of a step, of one sequence */
     int32_t row, pos;    /* where it lies among the rows, its position; -1: padding */
     int32_t pages;       /* where its sequence's page numbers begin in the list */
@@ -191,7 +229,12 @@ typedef struct CudaApi {
                      int64_t coded_bytes, int n, int width, const RowFormat *format, void *stream);
     int (*gemm)(const CudaGemm *g, void *stream);
     int (*repack)(const CudaRepack *r, void *stream);
-    int (*has_sm90a)(void); /* whether gemm takes slabs */
+    int (*has_sm90a)(void); /* whether gemm takes slabs, and fp8_gemm anything */
+    /* coded [n, coded_bytes] from x: codes, filled up to steps of 128 with zeros, then the row's
+     * scales, if any, then zeros. live: how many of the n rows there are; NULL: all. */
+    int (*fp8_rows)(void *coded, int64_t coded_bytes, const void *x, int64_t x_stride, int n,
+                    const int32_t *live, int width, const RowFormat *format, void *stream);
+    int (*fp8_gemm)(const CudaFp8Gemm *g, void *stream);
     int (*write_keys)(const CudaCache *c, const void *k, const void *v, int64_t stride, int dim,
                       void *stream);
     int (*write_latents)(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,
@@ -232,6 +275,9 @@ int cuda_code_rows_launch(void *y, int64_t y_stride, const void *x, int64_t x_st
                           void *stream);
 int cuda_gemm_launch(const CudaGemm *g, void *stream);
 int cuda_repack_launch(const CudaRepack *r, void *stream);
+int cuda_fp8_rows_launch(void *coded, int64_t coded_bytes, const void *x, int64_t x_stride, int n,
+                         const int32_t *live, int width, const RowFormat *format, void *stream);
+int cuda_fp8_gemm_launch(const CudaFp8Gemm *g, void *stream);
 int cuda_write_keys_launch(const CudaCache *c, const void *k, const void *v, int64_t stride,
                            int dim, void *stream);
 int cuda_write_latents_launch(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,

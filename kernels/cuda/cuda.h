@@ -52,6 +52,7 @@ struct Weight {
     int64_t row_bytes[MAX_PARTS], row_scale_bytes[MAX_PARTS]; /* of a row as it is staged */
     /* where matrix 0 of each part lies in data */
     size_t codes_at[MAX_PARTS], scales_at[MAX_PARTS], row_scale_at[MAX_PARTS];
+    CudaFp8Gemm fp8; /* WEIGHT_CODED: its half of a product; scales_at[0]: of all scales */
     uint8_t *data;
     size_t bytes;
 };
@@ -82,6 +83,30 @@ Status cuda_matmul(Backend *b, void *y, const void *x, const Weight *w, int part
                    int n, Err *e);
 Status cuda_matmul_float(Backend *b, float *y, const void *x, const Weight *w, const float *bias,
                          int n, Err *e);
+/* fp8_cuda.c: banks and rows of WEIGHT_CODED. */
+bool cuda_takes_codes(const Backend *b, const WeightPart *parts, int n_parts, int64_t cols,
+                      const RowFormat *rows);
+/* Plans a bank whose parts are known; gives its bytes. */
+size_t cuda_fp8_lay_out(Weight *w);
+Status cuda_fp8_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e);
+size_t cuda_code_row_bytes(RowScheme scheme, int64_t width);
+Status cuda_code_rows(Backend *b, void *coded, const void *x, int n, int width,
+                      const RowFormat *format, Err *e);
+Status cuda_matmul_codes(Backend *b, void *y, const void *coded, const Weight *w, const float *bias,
+                         int n, const RowFormat *rows, Err *e);
+/* The two products of an FFN, where W13 or W2 is WEIGHT_CODED; what they pass on is in scratch, of
+ * which products are act [max_pairs, inter] and codes cuda_ffn_codes_bytes. */
+typedef struct FfnScratch {
+    void *products, *codes;
+} FfnScratch;
+size_t cuda_ffn_codes_bytes(int max_pairs, int64_t inter);
+/* The first one gives codes where W2 wants them and their scale is known beforehand. */
+Status cuda_ffn_codes_first(Backend *b, const void *coded, const int32_t *row_of,
+                            const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,
+                            const FfnScratch *s, Err *e);
+Status cuda_ffn_codes_second(Backend *b, void *y, const int32_t *first, int n_experts,
+                             int max_pairs, const FfnSpec *spec, const FfnScratch *s, Err *e);
+
 size_t cuda_ffn_scratch_bytes(const Backend *b, int max_pairs, int64_t inter);
 Status cuda_ffn(Backend *b, void *y, const void *x, const void *x_up, const int32_t *row_of,
                 const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,

@@ -41,11 +41,16 @@ Status cuda_matmul_float(Backend *b, float *y, const void *x, const Weight *w, c
 
 /* --- experts --- */
 
-/* What W2 reads. */
+static size_t inner_bytes(int max_pairs, int64_t inter)
+{
+    return ((size_t)max_pairs * (size_t)inter * 2 + 15) / 16 * 16;
+}
+
+/* What W2 reads: the products, then room for their codes. */
 size_t cuda_ffn_scratch_bytes(const Backend *b, int max_pairs, int64_t inter)
 {
     (void)b;
-    return (size_t)max_pairs * (size_t)inter * 2;
+    return inner_bytes(max_pairs, inter) + cuda_ffn_codes_bytes(max_pairs, inter);
 }
 
 /* Gate, up and the activation, or up and its square, into scratch. */
@@ -101,9 +106,16 @@ Status cuda_ffn(Backend *b, void *y, const void *x, const void *x_up, const int3
     if (n_experts > MOST_EXPERTS)
         return err_set(e, ST_INPUT, "%s: %d experts on one rank, at most %d", spec->w13->name,
                        n_experts, MOST_EXPERTS);
-    if (spec->act.kind != ACT_RELU2 && spec->w13->part[0].layout == CUDA_SLABS)
+    bool coded = spec->w13->use == WEIGHT_CODED, coded_inner = spec->w2->use == WEIGHT_CODED;
+    FfnScratch s = {scratch, (char *)scratch + inner_bytes(max_pairs, spec->inter)};
+    if (!coded && spec->act.kind != ACT_RELU2 && spec->w13->part[0].layout == CUDA_SLABS)
         return err_set(e, ST_INPUT, "%s: was not made as a bank of gate and up", spec->w13->name);
-    TRY(first_pass(b, x, x_up, row_of, first, n_experts, max_pairs, spec, scratch, e));
+    if (coded)
+        TRY(cuda_ffn_codes_first(b, x, row_of, first, n_experts, max_pairs, spec, &s, e));
+    else
+        TRY(first_pass(b, x, x_up, row_of, first, n_experts, max_pairs, spec, scratch, e));
+    if (coded_inner)
+        return cuda_ffn_codes_second(b, y, first, n_experts, max_pairs, spec, &s, e);
     if (spec->inner.scheme != ROWS_AS_THEY_ARE)
         TRY(cuda_backend.round_rows(b, scratch, spec->inter, scratch, spec->inter, max_pairs,
                                     (int)spec->inter, &spec->inner, e));

@@ -174,6 +174,8 @@ extern "C" const CudaApi cuda_api = {
     cuda_gemm_launch,
     cuda_repack_launch,
     has_sm90a,
+    cuda_fp8_rows_launch,
+    cuda_fp8_gemm_launch,
     cuda_write_keys_launch,
     cuda_write_latents_launch,
     cuda_attention_launch,

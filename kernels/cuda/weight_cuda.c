@@ -195,6 +195,8 @@ Status cuda_weight_create(Backend *b, const char *name, WeightUse use, int n_mat
     CudaLayout layout = layout_of(b, w);
     for (int i = 0; i < n_parts; i++)
         lay_out(w, i, layout, &bytes);
+    if (use == WEIGHT_CODED)
+        bytes = cuda_fp8_lay_out(w);
     void *data;
     Status st = cuda_alloc(b, bytes, name, &data, e);
     if (st != ST_OK) {
@@ -421,6 +423,8 @@ static void warn_rounded(Backend *b, const Weight *w, FormatId format)
 Status cuda_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e)
 {
     TRY(check_set(w, mat, part, t, e));
+    if (w->use == WEIGHT_CODED)
+        return cuda_fp8_set(b, w, mat, part, t, e);
     const CudaPart *p = &w->part[part];
     FillJob job = {.w = w, .p = p, .t = t};
     warn_rounded(b, w, t->format->id);

@@ -160,7 +160,7 @@ static int test_refusals(const BackendOps *ops, Backend *b)
         failed += check_has(bad[i].name, e.text, bad[i].says);
     }
     TestTensor t = test_tensor(FORMAT_MXFP4, 20, 64, 5);
-    WeightPart part = {FORMAT_MXFP4, 20, 32, SCALE_E8M0};
+    WeightPart part = {FORMAT_MXFP4, 20, 32, SCALE_E8M0, 1};
     failed += check_int(
         "create", ops->weight_create(b, "bank", WEIGHT_MATMUL, 2, &part, 1, 64, &w, &e), ST_OK);
     if (failed)
