@@ -153,22 +153,36 @@ static inline double copy_rate()
     return 2.0 * (double)bytes / ms * 1e3;
 }
 
-/* y [m, n] = x [m, k] w [n, k]^T in bf16: FLOPs in a second; 0 without cuBLASLt. */
+/* E4M3 codes that are numbers. */
+static __global__ void fill_codes(uint8_t *to, int64_t bytes, uint64_t seed)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < bytes / 4;
+         i += (int64_t)gridDim.x * blockDim.x)
+        ((uint32_t *)to)[i] = mix(seed + (uint64_t)i) & 0xf7f7f7f7u;
+}
+
+/* y [m, n] = x [m, k] w [n, k]^T in bf16, or of E4M3 codes: FLOPs in a second; 0 without
+ * cuBLASLt. */
 #ifndef MOEBATCH_HAS_CUBLASLT
-static inline double dense_rate(int, int, int)
+static inline double dense_rate(int, int, int, bool = false)
 {
     return 0;
 }
 #else
-static inline double dense_rate(int m, int n, int k)
+static inline double dense_rate(int m, int n, int k, bool codes = false)
 {
     __nv_bfloat16 *x = device<__nv_bfloat16>((size_t)m * k),
                   *w = device<__nv_bfloat16>((size_t)n * k),
                   *y = device<__nv_bfloat16>((size_t)m * n);
     const size_t room = (size_t)64 << 20;
     char *work = device<char>(room);
-    fill_rows<<<1024, 256>>>(x, (int64_t)m * k, 1);
-    fill_rows<<<1024, 256>>>(w, (int64_t)n * k, 2);
+    if (codes) {
+        fill_codes<<<1024, 256>>>((uint8_t *)x, (int64_t)m * k, 1);
+        fill_codes<<<1024, 256>>>((uint8_t *)w, (int64_t)n * k, 2);
+    } else {
+        fill_rows<<<1024, 256>>>(x, (int64_t)m * k, 1);
+        fill_rows<<<1024, 256>>>(w, (int64_t)n * k, 2);
+    }
     cublasLtHandle_t lt;
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t a, b, c;
@@ -180,8 +194,12 @@ static inline double dense_rate(int m, int n, int k)
     must(cublasLtCreate(&lt) != CUBLAS_STATUS_SUCCESS, "cublasLt");
     cublasLtMatmulDescCreate(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t);
-    cublasLtMatrixLayoutCreate(&a, CUDA_R_16BF, (uint64_t)k, (uint64_t)n, k);
-    cublasLtMatrixLayoutCreate(&b, CUDA_R_16BF, (uint64_t)k, (uint64_t)m, k);
+    int8_t fast = 1; /* sums as the tensor cores keep them */
+    if (codes)
+        cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    cudaDataType type = codes ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    cublasLtMatrixLayoutCreate(&a, type, (uint64_t)k, (uint64_t)n, k);
+    cublasLtMatrixLayoutCreate(&b, type, (uint64_t)k, (uint64_t)m, k);
     cublasLtMatrixLayoutCreate(&c, CUDA_R_16BF, (uint64_t)n, (uint64_t)m, n);
     cublasLtMatmulPreferenceCreate(&want);
     cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,

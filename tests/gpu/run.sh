@@ -215,6 +215,11 @@ stage_bench() {
             figure "NVFP4 layer, 8k-32k tokens / dense" 0.45 "$work/bench_moe" '/ nvfp4 .*flops/ && tokens >= 8192' "layer"
         figure "decode, bytes of distinct experts / copy" 0.55 "$work/bench_moe" '/bytes.copy/' "layer"
     fi
+    if bench bench_fp8 ${QUICK:+--quick}; then
+        figure "FP8 products, 1024 rows an expert / dense FP8, gate and up" 0.60 "$work/bench_fp8" '/flops.dense/ && mean >= 1024' "up"
+        figure "FP8 products, 1024 rows an expert / dense FP8, down" 0.60 "$work/bench_fp8" '/flops.dense/ && mean >= 1024' "down"
+        figure "FP8 decode, bytes of distinct experts / copy" 0.55 "$work/bench_fp8" '/bytes.copy/ && mean >= 8' "layer"
+    fi
     bench bench_linear && true
     if bench bench_attention; then
         figure "attention of decode, bytes / copy" 0.55 "$work/bench_attention" '/of copy/' "<of copy"

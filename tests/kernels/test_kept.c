@@ -78,7 +78,7 @@ static int test_refused(void)
     int failed = 0;
     Err e;
     size_t bytes;
-    KeptBank k = {"abacus-1", WEIGHT_MATMUL, 1, {{FORMAT_BF16, 8, 1, SCALE_NONE}}, 8};
+    KeptBank k = {"abacus-1", WEIGHT_MATMUL, 1, {{FORMAT_BF16, 8, 1, SCALE_NONE, 1}}, 8};
     failed += check_int("layout", unpack_mat_bytes(&k, &bytes, &e), ST_INPUT);
     failed += check_has("layout", e.text, "\"abacus-1\" is unknown");
     k.layout = "cpu-avx2-1";
