@@ -70,3 +70,10 @@ ExchangeStats exchange_stats(const Exchange *x)
 {
     return x->stats;
 }
+
+void exchange_count_replay(Exchange *x, const ExchangeStats *moved)
+{
+    x->stats.dispatch_bytes += moved->dispatch_bytes;
+    x->stats.combine_bytes += moved->combine_bytes;
+    x->stats.n_rounds += moved->n_rounds;
+}

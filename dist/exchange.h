@@ -144,5 +144,7 @@ typedef struct ExchangeStats {
     double wait_s;                                   /* in the collectives */
 } ExchangeStats;
 ExchangeStats exchange_stats(const Exchange *x);
+/* What a recorded step moves when it is replayed, which nobody calls dispatch for. */
+void exchange_count_replay(Exchange *x, const ExchangeStats *moved);
 
 #endif

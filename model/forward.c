@@ -308,6 +308,11 @@ static Status agree(Pass *p, int *bucket, Err *e)
     return ST_OK;
 }
 
+static ExchangeStats traffic_of(const Model *m)
+{
+    return m->exchange ? exchange_stats(m->exchange) : (ExchangeStats){0};
+}
+
 /* The first step of a bucket runs as it is, since what is loaded when first used cannot be
  * recorded. */
 static Status run_recorded(Pass *p, int bucket, Err *e)
@@ -320,6 +325,7 @@ static Status run_recorded(Pass *p, int bucket, Err *e)
         return run_layers(p, e);
     }
     if (!g->graph[bucket]) {
+        ExchangeStats before = traffic_of(m);
         TRY(ops->capture_begin(m->config.backend, e));
         Status st = run_layers(p, e);
         Graph *graph = NULL;
@@ -332,6 +338,13 @@ static Status run_recorded(Pass *p, int bucket, Err *e)
             return st != ST_OK ? st : p->mine != ST_OK ? ST_OK : ended;
         }
         g->graph[bucket] = graph;
+        ExchangeStats after = traffic_of(m);
+        g->traffic[bucket] =
+            (ExchangeStats){.dispatch_bytes = after.dispatch_bytes - before.dispatch_bytes,
+                            .combine_bytes = after.combine_bytes - before.combine_bytes,
+                            .n_rounds = after.n_rounds - before.n_rounds};
+    } else if (m->exchange) {
+        exchange_count_replay(m->exchange, &g->traffic[bucket]);
     }
     comm_at(m->comm, p->step->number, -1, "a recorded step");
     return ops->graph_launch(m->config.backend, g->graph[bucket], e);

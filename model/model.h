@@ -43,7 +43,8 @@ enum { MAX_BUCKETS = 64 };
  * to. */
 typedef struct StepGraphs {
     Graph *graph[MAX_BUCKETS];
-    bool seen[MAX_BUCKETS]; /* ran once, unrecorded */
+    bool seen[MAX_BUCKETS];             /* ran once, unrecorded */
+    ExchangeStats traffic[MAX_BUCKETS]; /* of one replay */
 } StepGraphs;
 
 typedef struct Model {

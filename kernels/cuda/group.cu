@@ -14,7 +14,7 @@
 namespace
 {
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, BLOCK_CHOICES = 4096;
+constexpr int THREADS = 256, WARPS = THREADS / 32, BLOCK_CHOICES = 1024;
 static_assert(EXCHANGE_MAX_EXPERTS <= 4 * THREADS, "the scan gives each thread four experts");
 
 struct Choice {

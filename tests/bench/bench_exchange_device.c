@@ -2,13 +2,14 @@
  * ncclSend/ncclRecv loop of the same bytes.
  *
  *   mpirun -n 2 bench_exchange_device [--tokens N,N,...] [--hidden N] [--top-k N] [--experts N]
- *                                     [--iters N] [--round SIZE] [--share-gpu]
+ *                                     [--iters N] [--round MIB] [--share-gpu]
  *
  * One layer brings N tokens on each rank, spread evenly over the experts; it is queued iters times
  * without waiting, as a model does. GB/s counts the bytes that a rank sends to others: rows once to
  * each rank that needs them, results as their own vectors. counted: messages of exactly those, after
  * counts have been read by the host; fixed: messages of one size, recorded as a graph; the plain loop
- * moves the counted bytes between the same buffers, in two groups a layer. The slowest rank's time. */
+ * moves the counted bytes in two groups a layer. The slowest rank's time. One rank alone only groups
+ * rows by expert. */
 #include "dist/exchange.h"
 #include "dist/placement.h"
 #include "io/clock.h"
@@ -180,6 +181,8 @@ static void layer(const Work *w, bool fixed, Err *e)
 static void plain(const Work *w, bool fixed, Err *e)
 {
     (void)fixed;
+    if (w->c->size == 1)
+        return;
     for (int way = 0; way < 2; way++)
         must(w->c,
              w->ops->exchange->link_move(w->b, w->plain, w->moves[way], 2 * (w->c->size - 1), e),
@@ -241,8 +244,11 @@ static void run_size(Work *w, int n_tokens, Err *e)
     plan_moves(w, expert, e);
     double counted_s = measure(w, layer, false, e), fixed_s = measure(w, layer, true, e);
     double plain_s = measure(w, plain, false, e), plain_graph_s = measure(w, plain, true, e);
+    if (w->c->size == 1)
+        printf("%7d grouped in %9.1f us, recorded %9.1f us\n", n_tokens, counted_s * 1e6,
+               fixed_s * 1e6);
     double bytes = (double)(w->sent[0] + w->sent[1]);
-    if (w->c->rank == 0) {
+    if (w->c->rank == 0 && w->c->size > 1) {
         printf("%7d %12.0f  counted %9.1f us %8.2f GB/s of plain %5.2f   fixed %9.1f us %8.2f GB/s "
                "of plain %5.2f   plain %9.1f us %8.2f GB/s, recorded %9.1f us\n",
                n_tokens, bytes, counted_s * 1e6, bytes / counted_s * 1e-9, plain_s / counted_s,
@@ -269,8 +275,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", e.text);
         return 1;
     }
-    if (!parse(argc, argv, &o) || c.size < 2) {
-        fprintf(stderr, "usage: mpirun -n N bench_exchange_device, N > 1; see the source\n");
+    if (!parse(argc, argv, &o)) {
+        fprintf(stderr, "usage: mpirun -n N bench_exchange_device [--tokens N,N,...] [--hidden N] "
+                        "[--top-k N] [--experts N] [--iters N] [--round MIB] [--share-gpu]\n");
         comm_end(&c);
         return 2;
     }
@@ -286,10 +293,11 @@ int main(int argc, char **argv)
     char id[LINK_ID_BYTES] = {0};
     must(&c, w.ops->create(&config, &w.b, &e), &e);
     must(&c, placement_create(&w.place, o.experts, c.size, &e), &e);
-    if (c.rank == 0)
+    if (c.size > 1 && c.rank == 0)
         must(&c, w.ops->exchange->link_id(w.b, id, &e), &e);
     must(&c, comm_bcast(&c, id, sizeof id, 0, &e), &e);
-    must(&c, w.ops->exchange->link_open(w.b, id, c.rank, c.size, &w.plain, &e), &e);
+    if (c.size > 1)
+        must(&c, w.ops->exchange->link_open(w.b, id, c.rank, c.size, &w.plain, &e), &e);
     if (c.rank == 0)
         printf("# %d ranks, %d on a GPU; rows of %d bf16 values, top %d of %d experts; bytes that "
                "rank 0 sends in a layer\n",
