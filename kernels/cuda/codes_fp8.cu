@@ -23,49 +23,63 @@ struct Job {
 };
 
 /* Columns i .. i + 7, zeros past the end. */
-__device__ __forceinline__ void load(const Job &j, const bf16 *row, int i, float (&v)[EACH])
+__device__ __forceinline__ uint4 load(const Job &j, const bf16 *row, int i)
 {
-    if (j.vectors && i + EACH <= j.width) {
-        uint4 four = *(const uint4 *)(row + i);
-        const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+    if (j.vectors && i + EACH <= j.width)
+        return *(const uint4 *)(row + i);
+    uint4 four = {0, 0, 0, 0};
+    bf16 *v = (bf16 *)&four;
 #pragma unroll
-        for (int k = 0; k < EACH; k++)
-            v[k] = __uint_as_float(words[k / 2] >> k % 2 * 16 << 16);
-        return;
+    for (int k = 0; k < EACH; k++)
+        if (i + k < j.width)
+            v[k] = row[i + k];
+    return four;
+}
+
+/* The largest magnitude, as bits of float32: a NaN counts above infinity. */
+__device__ __forceinline__ uint32_t most_of(uint4 v)
+{
+    uint32_t two = __vmaxu2(__vmaxu2(v.x & 0x7fff7fffu, v.y & 0x7fff7fffu),
+                            __vmaxu2(v.z & 0x7fff7fffu, v.w & 0x7fff7fffu));
+    return max(two << 16, two & 0xffff0000u);
+}
+
+/* v / by of finite numbers with by > 0, over = 1 / by. Quotients from 2^-11 on, below which codes are
+ * zeros, are those of a division: one step of Newton's behind a product is off by less than half a
+ * unit. */
+__device__ __forceinline__ float quotient(float v, float by, float over)
+{
+    float q = __fmul_rn(v, over);
+    return copysignf(__fmaf_rn(__fmaf_rn(-q, by, v), over, q), v);
+}
+
+/* Codes of x / by, or of x * over. */
+__device__ __forceinline__ uint2 codes_of(uint4 x, float by, float over, bool divide)
+{
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+    uint32_t pairs[4] = {};
+    bool numbers = most_of(x) < 0x7f800000u && __float_as_uint(by) < 0x7f800000u;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float a = __uint_as_float(words[k] << 16), b = __uint_as_float(words[k] & 0xffff0000u);
+        if (numbers) {
+            float2 v = divide ? make_float2(quotient(a, by, over), quotient(b, by, over))
+                              : make_float2(__fmul_rn(a, over), __fmul_rn(b, over));
+            pairs[k] = __nv_cvt_float2_to_fp8x2(v, __NV_SATFINITE, __NV_E4M3);
+        } else { /* codes of NaNs keep their signs */
+            pairs[k] = to_e4m3(divide ? __fdiv_rn(a, by) : __fmul_rn(a, over)) |
+                       to_e4m3(divide ? __fdiv_rn(b, by) : __fmul_rn(b, over)) << 8;
+        }
     }
-#pragma unroll
-    for (int k = 0; k < EACH; k++)
-        v[k] = i + k < j.width ? __bfloat162float(row[i + k]) : 0.0f;
-}
-
-/* The largest magnitude, as bits: a NaN counts above infinity. */
-__device__ __forceinline__ uint32_t most_of(const float (&v)[EACH])
-{
-    uint32_t most = 0;
-#pragma unroll
-    for (int k = 0; k < EACH; k++)
-        most = max(most, __float_as_uint(v[k]) & 0x7fffffffu);
-    return most;
-}
-
-__device__ __forceinline__ void store(uint8_t *to, const float (&v)[EACH], float by, bool divide)
-{
-    uint32_t words[2] = {0, 0};
-#pragma unroll
-    for (int k = 0; k < EACH; k++)
-        words[k / 4] |= to_e4m3(divide ? __fdiv_rn(v[k], by) : __fmul_rn(v[k], by)) << k % 4 * 8;
-    *(uint2 *)to = make_uint2(words[0], words[1]);
+    return make_uint2(pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16);
 }
 
 __device__ float token_scale(const Job &j, const bf16 *row)
 {
     __shared__ uint32_t part[THREADS / 32];
     uint32_t most = 0;
-    for (int i = threadIdx.x * EACH; i < j.width; i += THREADS * EACH) {
-        float v[EACH];
-        load(j, row, i, v);
-        most = max(most, most_of(v));
-    }
+    for (int i = threadIdx.x * EACH; i < j.width; i += THREADS * EACH)
+        most = max(most, most_of(load(j, row, i)));
     for (int d = 16; d > 0; d /= 2)
         most = max(most, __shfl_xor_sync(0xffffffffu, most, d));
     if (threadIdx.x % 32 == 0)
@@ -98,17 +112,21 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ J
     float *scales = (float *)(codes + j.padded);
     bool group = j.format.scheme == ROWS_FP8_GROUP, token = j.format.scheme == ROWS_FP8_TOKEN;
     int n_scales = group ? j.padded / GROUP : token ? 1 : 0;
-    float by = token ? token_scale(j, row) : group ? 1.0f : __fdiv_rn(1.0f, j.format.input_scale);
-    int turns = (j.padded + THREADS * EACH - 1) / (THREADS * EACH);
-    for (int turn = 0; turn < turns; turn++) { /* all lanes, for the sake of their groups */
-        int i = (turn * THREADS + (int)threadIdx.x) * EACH;
-        float v[EACH];
-        load(j, row, i, v);
-        if (group)
-            by = group_scale(j, most_of(v));
+    float by = token ? token_scale(j, row) : group ? 1.0f : j.format.input_scale;
+    float over = __fdiv_rn(1.0f, by);
+    int turns = (j.padded + THREADS * EACH - 1) / (THREADS * EACH), i = threadIdx.x * EACH;
+    uint4 next = load(j, row, i);
+    for (int turn = 0; turn < turns; turn++, i += THREADS * EACH) {
+        uint4 x = next; /* the next turn's are on their way meanwhile */
+        if (turn + 1 < turns)
+            next = load(j, row, i + THREADS * EACH);
+        if (group) { /* all lanes, for the sake of their groups */
+            by = group_scale(j, most_of(x));
+            over = __frcp_rn(by);
+        }
         if (i >= j.padded)
             continue;
-        store(codes + i, v, by, group || token);
+        *(uint2 *)(codes + i) = codes_of(x, by, over, group || token);
         if (group && i % GROUP == 0)
             scales[i / GROUP] = by;
     }
