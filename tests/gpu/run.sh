@@ -220,6 +220,10 @@ stage_bench() {
         figure "FP8 products, 1024 rows an expert / dense FP8, down" 0.60 "$work/bench_fp8" '/flops.dense/ && mean >= 1024' "down"
         figure "FP8 decode, bytes of distinct experts / copy" 0.55 "$work/bench_fp8" '/bytes.copy/ && mean >= 8' "layer"
     fi
+    if bench bench_fp8 ${QUICK:+--quick}; then
+        figure "FP8 products, 1024 rows an expert or more / dense FP8" 0.60 "$work/bench_fp8" '/ (static|block) .*flops/ && mean >= 1024' "up"
+        figure "FP8 decode, bytes of distinct experts / copy" 0.55 "$work/bench_fp8" '/bytes.copy/' "layer"
+    fi
     bench bench_linear && true
     if bench bench_attention; then
         figure "attention of decode, bytes / copy" 0.55 "$work/bench_attention" '/of copy/' "<of copy"
