@@ -97,6 +97,7 @@ static Status choose_batch(Bench *b, Err *e)
     b->out->sequences = c->sequences > 0 ? c->sequences : (int)batch;
     g->config.max_batch = (int)batch;
     g->config.kv_bytes = kv_bytes_of(b, (size_t)batch);
+    g->config.kv_fits = true;
     if (g->config.kv_bytes < (size_t)64 << 20 && g->ops->host_memory)
         g->config.kv_bytes = (size_t)64 << 20;
     return ST_OK;

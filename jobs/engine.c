@@ -225,7 +225,7 @@ Status engine_load(Engine *g, Err *e)
                      .max_seqs = g->config.max_batch,
                      .max_len = g->context.max_len,
                      .kv_bytes = g->config.kv_bytes ? g->config.kv_bytes : default_kv_bytes(g),
-                     .kv_fits = g->config.kv_bytes == 0,
+                     .kv_fits = g->config.kv_bytes == 0 || g->config.kv_fits,
                      .n_sharing = g->n_sharing,
                      .round_bytes = round_bytes(g),
                      .logits_bytes = g->ops->host_memory ? LOGITS_BYTES : DEVICE_LOGITS_BYTES};

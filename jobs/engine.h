@@ -20,6 +20,7 @@ typedef struct EngineConfig {
     int max_model_len;            /* 0: the config's */
     /* 0: what max_batch full contexts need, within half of the free memory, or most of a GPU's */
     size_t kv_bytes;
+    bool kv_fits;        /* kv_bytes is the most: no more than fits beside the rest on a GPU */
     size_t round_bytes;  /* of the exchange; 0: the backend's usual */
     Precision precision; /* engine_open puts in what the defaults mean */
     bool use_generation_config;
