@@ -241,7 +241,7 @@ static int run_case(size_t i, Comm *c, bool in_place, bool coded)
                 expert[t * top_k + s] =
                     choose(cases[i].routing, cases[i].experts, c->rank, step, t, s);
         }
-        ExchangeRows give = {rows, c->size > 1 && n_tokens > 0 ? codes : NULL, n_coded * 4};
+        ExchangeRows give = {rows, c->size > 1 && n_tokens > 0 ? codes : NULL, n_coded * 4, false};
         failed += check_int(
             name,
             exchange_begin(x, give, expert, n_tokens, (ExchangeStep){0}, ST_OK, &n_rounds, &e),
@@ -315,7 +315,7 @@ static int check_failure(Comm *c, bool in_begin, bool bad_choice)
             repeat_row(rows + t * 4, 4, 2);
             memcpy(codes + t * 2, rows + t * 4, 2 * sizeof *codes);
         }
-        ExchangeRows give = {rows, codes, step * 8};
+        ExchangeRows give = {rows, codes, step * 8, false};
         st = exchange_begin(x, give, expert, 5, (ExchangeStep){0}, in_begin ? mine : ST_OK,
                             &n_rounds, &e);
         HomeRows home = {0};

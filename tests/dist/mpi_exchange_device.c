@@ -116,9 +116,11 @@ typedef struct Work {
     int *seen; /* how often a token came home */
 } Work;
 
-static void run_experts(const Work *w, const RecvRows *recv)
+/* read: the rows are codes, the first half of what they stand for twice. */
+static void run_experts(const Work *w, const RecvRows *recv, bool read)
 {
     int hidden = cases[w->i].hidden;
+    uint16_t row[4096];
     for (int i = 0; i < recv->n_coded; i++)
         for (int r = 0; r < recv->coded[i].n; r++) {
             const char *from = (const char *)recv->coded[i].from + r * hidden;
@@ -127,10 +129,17 @@ static void run_experts(const Work *w, const RecvRows *recv)
             memcpy(to + hidden, from, (size_t)hidden);
         }
     for (int e = 0; e < w->place.n_local[w->c->rank]; e++)
-        for (int p = recv->first[e]; p < recv->first[e + 1]; p++)
-            apply((uint16_t *)recv->out + p * hidden,
-                  (const uint16_t *)recv->rows + recv->row_of[p] * hidden, hidden,
+        for (int p = recv->first[e]; p < recv->first[e + 1]; p++) {
+            const uint16_t *x = (const uint16_t *)recv->rows + recv->row_of[p] * hidden;
+            if (read) {
+                const char *codes = (const char *)recv->rows + recv->row_of[p] * hidden;
+                memcpy(row, codes, (size_t)hidden);
+                memcpy((char *)row + hidden, codes, (size_t)hidden);
+                x = row;
+            }
+            apply((uint16_t *)recv->out + p * hidden, x, hidden,
                   placement_expert(&w->place, w->c->rank, e));
+        }
 }
 
 static int check_home(const Work *w, const HomeRows *home)
@@ -155,8 +164,8 @@ static int check_home(const Work *w, const HomeRows *home)
     return check_int(cases[w->i].name, wrong, 0);
 }
 
-/* fails: the last rank brings a failure and no tokens. */
-static int run_step(Work *w, int step, bool fixed, bool coded, bool fails)
+/* read: experts read the codes. fails: the last rank brings a failure and no tokens. */
+static int run_step(Work *w, int step, bool fixed, bool coded, bool read, bool fails)
 {
     const char *name = cases[w->i].name;
     int failed = 0, top_k = cases[w->i].top_k, hidden = cases[w->i].hidden, most = 0, n_rounds;
@@ -164,10 +173,11 @@ static int run_step(Work *w, int step, bool fixed, bool coded, bool fails)
     Err e = {0};
     for (int r = 0; r < w->c->size; r++)
         most = tokens_of(w->i, r, step) > most ? tokens_of(w->i, r, step) : most;
+    char *codes = read && w->c->size > 1 ? exchange_home_codes(w->x) : (char *)(void *)w->codes;
     int n = fixed ? most : live, moves = fake_device_moves(w->b), waits = fake_device_waits(w->b);
     for (int t = 0; t < n; t++) {
         fill_row(w->rows + t * hidden, hidden, w->c->rank, step, t);
-        memcpy((char *)w->codes + t * hidden, w->rows + t * hidden, (size_t)hidden);
+        memcpy(codes + t * hidden, w->rows + t * hidden, (size_t)hidden);
         for (int s = 0; s < top_k; s++)
             w->expert[t * top_k + s] = t >= live ? -1
                                                  : choose(cases[w->i].routing, cases[w->i].experts,
@@ -175,7 +185,8 @@ static int run_step(Work *w, int step, bool fixed, bool coded, bool fails)
     }
     memset(w->seen, 0, (size_t)cases[w->i].max_tokens * sizeof *w->seen);
     bool me = fails && w->c->rank == w->c->size - 1 && w->c->size > 1;
-    ExchangeRows give = {w->rows, coded ? w->codes : NULL, coded ? hidden : 0};
+    ExchangeRows give = {read ? (void *)codes : w->rows, coded ? codes : NULL, coded ? hidden : 0,
+                         read};
     ExchangeStep about = {most, fixed};
     failed += check_int(
         name, exchange_begin(w->x, give, w->expert, n, about, me ? ST_IO : ST_OK, &n_rounds, &e),
@@ -186,7 +197,8 @@ static int run_step(Work *w, int step, bool fixed, bool coded, bool fails)
         failed += check_int(name, exchange_dispatch(w->x, round, &recv, &e), ST_OK);
         failed += check_groups(name, &recv, w->place.n_local[w->c->rank], cases[w->i].max_tokens);
         failed += check_true(name, recv.max_pairs <= exchange_max_pairs(w->x));
-        run_experts(w, &recv);
+        failed += check_true(name, !read || recv.n_coded == 0);
+        run_experts(w, &recv, read);
         failed +=
             check_int(name, exchange_combine(w->x, round, me ? ST_IO : ST_OK, &home, &e), ST_OK);
         failed += check_home(w, &home);
@@ -226,9 +238,10 @@ static int run_case(size_t i, Comm *c)
     failed += check_true(cases[i].name, (exchange_home_rows(w.x) == NULL) == (c->size == 1));
     w.rows = c->size == 1 ? own : exchange_home_rows(w.x);
     for (int step = 0; step < 4; step++)
-        for (int kind = 0; kind < 6; kind++) {
-            bool fixed = kind % 2 == 1, coded = kind / 2 == 1 && shape.coded_bytes > 0;
-            failed += run_step(&w, step, fixed, coded, kind >= 4);
+        for (int kind = 0; kind < 8; kind++) {
+            bool fixed = kind % 2 == 1, read = kind / 2 == 3 && shape.coded_bytes > 0,
+                 coded = (kind / 2 == 1 && shape.coded_bytes > 0) || read;
+            failed += run_step(&w, step, fixed, coded, read, kind / 2 == 2);
         }
     exchange_destroy(w.x);
     placement_free(&w.place);

@@ -142,14 +142,14 @@ static int test_refusals(const BackendOps *ops, Backend *b)
         int64_t cols;
         const char *says;
     } bad[] = {
-        {"no rows", {FORMAT_BF16, 0, 1, SCALE_NONE}, 8, "has 0 rows"},
-        {"no inputs", {FORMAT_BF16, 8, 1, SCALE_NONE}, 0, "cannot be a weight"},
-        {"half a block", {FORMAT_MXFP4, 8, 32, SCALE_E8M0}, 48, "not whole mxfp4 blocks"},
-        {"another group", {FORMAT_MXFP4, 8, 16, SCALE_E8M0}, 64, "not whole mxfp4 blocks"},
-        {"a scale of bf16", {FORMAT_BF16, 8, 1, SCALE_F32}, 8, "scales that bf16 has not"},
-        {"float scales", {FORMAT_NVFP4, 8, 16, SCALE_F32}, 32, "scales that nvfp4 has not"},
+        {"no rows", {FORMAT_BF16, 0, 1, SCALE_NONE, 1}, 8, "has 0 rows"},
+        {"no inputs", {FORMAT_BF16, 8, 1, SCALE_NONE, 1}, 0, "cannot be a weight"},
+        {"half a block", {FORMAT_MXFP4, 8, 32, SCALE_E8M0, 1}, 48, "not whole mxfp4 blocks"},
+        {"another group", {FORMAT_MXFP4, 8, 16, SCALE_E8M0, 1}, 64, "not whole mxfp4 blocks"},
+        {"a scale of bf16", {FORMAT_BF16, 8, 1, SCALE_F32, 1}, 8, "scales that bf16 has not"},
+        {"float scales", {FORMAT_NVFP4, 8, 16, SCALE_F32, 1}, 32, "scales that nvfp4 has not"},
         {"too large",
-         {FORMAT_F32, INT32_MAX, 1, SCALE_NONE},
+         {FORMAT_F32, INT32_MAX, 1, SCALE_NONE, 1},
          INT32_MAX,
          "more than any memory holds"},
     };
