@@ -34,6 +34,7 @@ int cmd_perplexity(int argc, char **argv)
     int n_files = 0;
     job_options_init(&p.o);
     size_t n = job_options_engine(&p.o, options);
+    n += job_options_ranks(&p.o, options + n);
     options[n++] = (Option){
         "--window", NULL, OPTION_INT, &p.window, NULL, 1, 1 << 30, "N", "tokens per window (512)"};
     Status st = options_parse(options, n, argc, argv, &p.file, 1, &n_files, &help, &e);

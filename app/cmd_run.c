@@ -115,6 +115,7 @@ int cmd_run(int argc, char **argv)
     Option options[MAX_OPTIONS];
     job_options_init(&o);
     size_t n = job_options_engine(&o, options);
+    n += job_options_ranks(&o, options + n);
     n += file_options(&o, options + n);
     n += run_options(&o, options + n);
     return job_command(
@@ -132,6 +133,7 @@ int cmd_score(int argc, char **argv)
     job_options_init(&o);
     o.job.kind = JOB_SCORE;
     size_t n = job_options_engine(&o, options);
+    n += job_options_ranks(&o, options + n);
     n += file_options(&o, options + n);
     options[n++] = (Option){"--logits",
                             NULL,

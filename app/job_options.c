@@ -44,12 +44,8 @@ size_t job_options_engine(JobOptions *o, Option *out)
          "at load: nvfp4, mxfp4, mxfp8, fp8-dynamic, fp8-block, int4, q8_0"},
         {"--quantize-experts-only", NULL, OPTION_FLAG, &o->quantize_experts_only, NULL, 0, 0, NULL,
          "leave everything but routed experts as it is"},
-        {"--exchange-memory", NULL, OPTION_SIZE, &g->round_bytes, NULL, 0, 0, "SIZE",
-         "rows that meet in a round, per rank (256M; GPU 2G)"},
         {"--backend", NULL, OPTION_TEXT, &g->backend, NULL, 0, 0, "NAME",
          "auto (a GPU for each rank, else cpu), cpu, cuda"},
-        {"--share-gpu", NULL, OPTION_FLAG, &g->share_gpu, NULL, 0, 0, NULL,
-         "allow several ranks on one GPU (slow, for tests)"},
         {"--isa", NULL, OPTION_TEXT, &g->isa, NULL, 0, 0, "LEVEL", "auto, scalar, avx2, avx512"},
         {"--accept-config-key", NULL, OPTION_LIST, &o->accept_keys, NULL, 0, 0, "KEY",
          "run although config.json has this unknown key"},
@@ -57,6 +53,19 @@ size_t job_options_engine(JobOptions *o, Option *out)
          "give up when a rank is silent so long (300)"},
         {"--progress", NULL, OPTION_TEXT, &o->progress, NULL, 0, 0, "MODE",
          "auto, live, log, none"},
+    };
+    memcpy(out, table, sizeof table);
+    return sizeof table / sizeof *table;
+}
+
+size_t job_options_ranks(JobOptions *o, Option *out)
+{
+    EngineConfig *g = &o->job.engine;
+    const Option table[] = {
+        {"--exchange-memory", NULL, OPTION_SIZE, &g->round_bytes, NULL, 0, 0, "SIZE",
+         "rows that meet in a round, per rank (256M; GPU 2G)"},
+        {"--share-gpu", NULL, OPTION_FLAG, &g->share_gpu, NULL, 0, 0, NULL,
+         "allow several ranks on one GPU (slow, for tests)"},
     };
     memcpy(out, table, sizeof table);
     return sizeof table / sizeof *table;

@@ -19,6 +19,8 @@ enum { MAX_OPTIONS = 48 };
 /* Defaults, and the table entries common to all; returns how many were written to out. */
 void job_options_init(JobOptions *o);
 size_t job_options_engine(JobOptions *o, Option *out);
+/* Likewise, of those whose ranks may be on GPUs. */
+size_t job_options_ranks(JobOptions *o, Option *out);
 /* After parsing: words to values. */
 Status job_options_finish(JobOptions *o, Err *e);
 

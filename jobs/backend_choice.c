@@ -30,7 +30,9 @@ static Status refuse(const Found *all, int n, bool share, Err *e)
 {
     int a, b;
     for (int r = 0; r < n; r++)
-        if (all[r].why[0])
+        if (all[r].why[0] && n == 1)
+            return err_set(e, ST_DEVICE, "%s", all[r].why);
+        else if (all[r].why[0])
             return err_set(e, ST_DEVICE, "rank %d (%s): %s", r, all[r].host, all[r].why);
     if (!share && find_shared(all, n, &a, &b))
         return err_set(

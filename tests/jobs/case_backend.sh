@@ -31,8 +31,8 @@ if [ ! -e /usr/lib/x86_64-linux-gnu/libcuda.so.1 ] && ! ldconfig -p | grep -q 'l
     run 0 "threads, " "$MOEBATCH" run
     silent "takes the CPU"
     backend cpu
-    run 1 "--backend cuda: rank 0 (" "$MOEBATCH" run --backend cuda
-    run 1 "no GPU: there is no CUDA driver" "$MOEBATCH" run --backend cuda
+    run 1 "--backend cuda: no GPU: there is no CUDA driver" "$MOEBATCH" run --backend cuda
+    run 1 "--backend cuda: rank 0 (" mpirun -n 2 "$MOEBATCH" run --backend cuda
 fi
 
 export LD_LIBRARY_PATH="$work${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -50,6 +50,6 @@ run 2 "(0000:1b:00.0): start as many ranks on a node as it has GPUs (--share-gpu
 run 0 "threads, " mpirun -n 2 "$MOEBATCH" run --backend cpu
 silent "share a GPU"
 export FAKE_DEVICES=0
-run 1 "--backend cuda: rank 0 (" "$MOEBATCH" run --backend cuda
+run 1 "--backend cuda: no GPU: " "$MOEBATCH" run --backend cuda
 run 2 "--backend tpu: expected auto, cpu or cuda" "$MOEBATCH" run --backend tpu
 exit $failed
