@@ -62,9 +62,11 @@ Status engine_use_isa(Engine *g, const char *isa, Err *e)
 static Status check_precision(const Engine *g, Err *e)
 {
     KvDtype kv = g->config.precision.kv;
-    if (!g->ops->host_memory && kv != KV_BF16 && kv != KV_FP8)
-        return err_set(e, ST_INPUT, "--kv-dtype: the %s backend has bf16 and fp8 so far",
-                       g->ops->name);
+    if (!g->ops->host_memory && kv == KV_F32)
+        return err_set(
+            e, ST_INPUT,
+            "--kv-dtype fp32: the %s backend keeps keys and values as bf16, fp8 or nvfp4",
+            g->ops->name);
     if (kv != KV_NVFP4)
         return ST_OK;
     if (g->arch.attn == ATTN_LATENT)

@@ -127,31 +127,97 @@ typedef struct CudaRow { /* a row of a step, of one sequence */
     int32_t pages;       /* where its sequence's page numbers begin in the list */
 } CudaRow;
 
+/* Attention begins its sums anew at multiples of CUDA_SPLIT positions and merges the parts. */
+enum { CUDA_SPLIT = 2048, CUDA_TILE_KINDS = 8 };
+
+/* Rows of a tile of each kind: times 8, 4, 2, 1 heads they make 128, and from kind 4 on 192. */
+static inline int cuda_tile_rows(int kind)
+{
+    return (kind < CUDA_TILE_KINDS / 2 ? 16 : 24) << kind % (CUDA_TILE_KINDS / 2);
+}
+
+typedef struct CudaSplit { /* a row, or the positions of one split that it sees */
+    int32_t row, pos, pages;
+    int32_t split;  /* of a row: 0 */
+    int32_t number; /* of the row among those of the list */
+    /* splits of its rows that have several: how many the rows before it have, and itself */
+    int32_t slot, n_slots;
+    int32_t unused;
+} CudaSplit;
+
+typedef struct CudaQueries { /* rows row .. row+n-1 of one sequence, from position pos on */
+    int32_t row, n, pos, pages;
+} CudaQueries;
+
+/* What a step captured once reads anew: numbers, and where arrays begin, in bytes from here. Rows
+ * alone in their sequence are singles. The others come in tiles of up to cuda_tile_rows, and first
+ * among the rows. Longest contexts first. */
+typedef struct CudaListHead {
+    int32_t n_multiple; /* rows that are not singles */
+    int32_t n_singles, n_splits, n_slots;
+    int32_t rows_at, singles_at, splits_at, pages_at, tiles_at[CUDA_TILE_KINDS];
+} CudaListHead;
+
+typedef struct CudaList {
+    const CudaListHead *head;
+    const int32_t *row_of; /* [n_rows] CudaRow.row alone; of padding, its number */
+    int n_rows;            /* with padding */
+    int most_singles;      /* 0: there are none */
+    int n_tiles[CUDA_TILE_KINDS];
+} CudaList;
+
 /* A page holds, for each KV head, KV_PAGE rows of keys and then of values; latents are one row that
- * is both. Lanes are filled up to a multiple of 16 with zeros; the first `coded` are of the cache's
- * type, the rest bf16. */
+ * is both. Lanes are filled up to a multiple of 16 with zeros; pages.cuh has how they lie. */
 typedef struct CudaCache {
     void *pool;
-    int64_t page_bytes, head_bytes;   /* from a page to the next, from a head to the next */
-    int64_t row_bytes, values_offset; /* from a position to the next; of values within a head */
-    int lanes, coded;                 /* of keys; of them in the cache's type */
+    int64_t page_bytes, head_bytes; /* from a page to the next, from a head to the next */
+    int lanes, n_kv_heads;
     KvFormat kv;
-    const CudaRow *rows; /* [n_rows] */
-    const int32_t *pages;
-    int n_rows, n_kv_heads;
 } CudaCache;
 
 typedef struct CudaAttention {
     CudaCache cache;
-    const void *q; /* row CudaRow.row if by_row, else i; a head's lanes are q_split, then q_rest */
-    void *out;     /* the same rows, n_heads heads of out_dim values */
-    bool by_row;
+    CudaList list;
+    const void *q; /* heads of head_dim values, dense within a row */
+    void *out;
     int64_t q_stride, out_stride;
-    int q_split, q_rest; /* the second run starts at lane `coded` of the cache */
-    int n_heads, out_dim, window;
+    int n_heads, head_dim, window;
     float scale;
-    const float *sinks; /* [n_heads] or NULL */
+    const float *sinks;       /* [n_heads] or NULL */
+    bool portable;            /* for tests: not by Hopper's own instructions */
+    int tile;                 /* of CudaListHead.tiles_at: the kernel's to choose */
+    float *partials, *states; /* most_floats of memory between kernels; states: the kernel's */
+    int64_t most_floats;
+    unsigned *counters; /* [most_counters] zeros, and again afterwards */
+    int64_t most_counters;
 } CudaAttention;
+
+/* A page of latents has KV_PAGE rows that are both keys and values, in blocks of 64 lanes: those of the
+ * latent in the cache's type, then the rope lanes in bf16, both filled up with zeros. */
+typedef struct CudaLatents {
+    void *pool;
+    int64_t page_bytes;
+    int latent_blocks, rope_blocks;
+    KvFormat kv; /* k_scale 1 of bf16 */
+    CudaList list;
+} CudaLatents;
+
+typedef struct CudaLatentAttention {
+    CudaLatents cache;
+    /* Row i of the list, those that are not singles first: n_heads heads of q_split lanes and then
+     * q_rest rope lanes, and of out_dim values. */
+    const void *q;
+    void *out;
+    int64_t q_stride, out_stride;
+    int q_split, q_rest;
+    int n_heads, out_dim;
+    float scale;
+    bool portable; /* as in CudaAttention, like the rest */
+    float *partials;
+    int64_t most_floats;
+    unsigned *counters;
+    int64_t most_counters;
+} CudaLatentAttention;
 
 enum {
     CUDA_SAMPLE_BLOCK = 256, /* weights per sum, as in jobs/logit_scan.h */
@@ -235,11 +301,12 @@ typedef struct CudaApi {
     int (*fp8_rows)(void *coded, int64_t coded_bytes, const void *x, int64_t x_stride, int n,
                     const int32_t *live, int width, const RowFormat *format, void *stream);
     int (*fp8_gemm)(const CudaFp8Gemm *g, void *stream);
-    int (*write_keys)(const CudaCache *c, const void *k, const void *v, int64_t stride, int dim,
-                      void *stream);
-    int (*write_latents)(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,
-                         int rope_dim, void *stream);
+    int (*write_keys)(const CudaCache *c, const CudaList *list, const void *k, const void *v,
+                      int64_t stride, int dim, void *stream);
     int (*attention)(const CudaAttention *a, void *stream);
+    int (*write_latents)(const CudaLatents *c, const void *rows, int64_t stride, int latent_dim,
+                         int rope_dim, void *stream);
+    int (*latent_attention)(const CudaLatentAttention *a, void *stream);
     /* *bad becomes the lowest row without weights, where it was higher. */
     int (*route)(int32_t *expert, float *weight, uint64_t *load, int32_t *bad, const float *logits,
                  const float *correction, int n, const int32_t *live, const RouterSpec *spec,
@@ -278,11 +345,12 @@ int cuda_repack_launch(const CudaRepack *r, void *stream);
 int cuda_fp8_rows_launch(void *coded, int64_t coded_bytes, const void *x, int64_t x_stride, int n,
                          const int32_t *live, int width, const RowFormat *format, void *stream);
 int cuda_fp8_gemm_launch(const CudaFp8Gemm *g, void *stream);
-int cuda_write_keys_launch(const CudaCache *c, const void *k, const void *v, int64_t stride,
-                           int dim, void *stream);
-int cuda_write_latents_launch(const CudaCache *c, const void *rows, int64_t stride, int latent_dim,
-                              int rope_dim, void *stream);
+int cuda_write_keys_launch(const CudaCache *c, const CudaList *list, const void *k, const void *v,
+                           int64_t stride, int dim, void *stream);
 int cuda_attention_launch(const CudaAttention *a, void *stream);
+int cuda_write_latents_launch(const CudaLatents *c, const void *rows, int64_t stride,
+                              int latent_dim, int rope_dim, void *stream);
+int cuda_latent_attention_launch(const CudaLatentAttention *a, void *stream);
 int cuda_route_launch(int32_t *expert, float *weight, uint64_t *load, int32_t *bad,
                       const float *logits, const float *correction, int n, const int32_t *live,
                       const RouterSpec *spec, void *stream);

@@ -105,6 +105,7 @@ static void destroy(Backend *b)
         (void)b->api->wait(b->stream);
     ring_free(b, &b->ring);
     cuda_upload_destroy(b);
+    cuda_attention_close(b);
     cuda_release(b, b->bad);
     cuda_release(b, b->edits);
     cuda_release(b, b->rows);
@@ -156,6 +157,7 @@ static Status create(const BackendConfig *config, Backend **out, Err *e)
     TRY_GOTO(cuda_status(b, b->api->open(device, &b->stream), "the GPU", e));
     TRY_GOTO(ring_make(b, RING_BYTES, e));
     TRY_GOTO(cuda_upload_create(b, e));
+    TRY_GOTO(cuda_attention_open(b, e));
     TRY_GOTO(cuda_alloc(b, sizeof *b->bad, "the router's flag", &bad, e));
     b->bad = bad;
     TRY_GOTO(stage(b, b->bad, &no_row, sizeof no_row, e));

@@ -17,11 +17,9 @@ typedef struct Ring { /* pinned memory, filled from the front */
 } Ring;
 
 struct AttnList {
-    CudaRow *rows;   /* [max_rows] on the device, like the rest */
-    int32_t *row_of; /* [max_rows] CudaRow.row alone */
-    int32_t *pages;  /* page numbers of all sequences, one after the other */
+    void *memory; /* on the device */
     int max_rows, max_seqs, max_pages;
-    int n_rows; /* padding included */
+    CudaList list;
 };
 
 struct Backend {
@@ -31,11 +29,13 @@ struct Backend {
     Ring ring;
     Team *team; /* borrowed; NULL: the caller alone */
     Upload upload;
-    uint8_t *rows;    /* device, SLAB_STAGING: rows on their way into slabs; from the first ones on */
-    bool warned;      /* of weights that are rounded */
-    int32_t *bad;     /* on the device: the lowest row that a router found no weights for */
+    uint8_t *rows; /* device, SLAB_STAGING: rows on their way into slabs; from the first ones on */
+    bool warned;   /* of weights that are rounded */
+    int32_t *bad;  /* on the device: the lowest row that a router found no weights for */
     LogitEdit *edits; /* [edits_cap] on the device: of the rows being sampled */
     size_t edits_cap;
+    float *partials; /* work memory of attention, and its counters */
+    unsigned *counters;
 };
 
 enum { SLAB_STAGING = 64 << 20 };
@@ -112,6 +112,11 @@ Status cuda_ffn(Backend *b, void *y, const void *x, const void *x_up, const int3
                 const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,
                 void *scratch, Err *e);
 
+/* The work memory of attention: states of rows between splits of their positions. */
+enum { ATTENTION_FLOATS = 32 << 20, ATTENTION_COUNTERS = 1 << 18 };
+Status cuda_attention_open(Backend *b, Err *e);
+void cuda_attention_close(Backend *b);
+Status cuda_check_kv(const KvFormat *kv, Err *e);
 Status cuda_list_create(Backend *b, int max_rows, int max_seqs, int max_pages, AttnList **out,
                         Err *e);
 Status cuda_list_set(Backend *b, AttnList *l, const AttnSeq *seqs, int n_seqs, int n_padded,

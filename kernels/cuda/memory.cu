@@ -177,8 +177,9 @@ extern "C" const CudaApi cuda_api = {
     cuda_fp8_rows_launch,
     cuda_fp8_gemm_launch,
     cuda_write_keys_launch,
-    cuda_write_latents_launch,
     cuda_attention_launch,
+    cuda_write_latents_launch,
+    cuda_latent_attention_launch,
     cuda_route_launch,
     cuda_sample_launch,
 };

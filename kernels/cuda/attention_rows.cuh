@@ -1,0 +1,554 @@
+/* kernels/cuda/attention_rows.cuh - what a warp of attention does with its rows: scores against a page,
+ * weights, sums of values, states merged, outputs. */
+#ifndef MB_KERNELS_CUDA_ATTENTION_ROWS_CUH
+#define MB_KERNELS_CUDA_ATTENTION_ROWS_CUH
+
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/pages.cuh"
+
+namespace
+{
+
+constexpr int SPLIT_PAGES = CUDA_SPLIT / KV_PAGE, MOST_PIECES = 4;
+constexpr uint32_t ALL = 0xffffffffu, ONES = 0x3f803f80u; /* two of bf16 */
+
+/* Keys of pages first .. last for n_heads heads from head on of n_rows rows from row on, whose first
+ * position is pos. */
+struct Job {
+    const int32_t *pages;
+    int first, last, kv_head, head, n_heads, row, n_rows, pos;
+    /* of a row's split: where the results of its splits begin, how many there are, which this is */
+    int64_t slot;
+    int number, n_splits, split;
+};
+
+struct Params {
+    CudaAttention a;
+    int columns;   /* KV heads times blocks of heads */
+    int blocks;    /* of heads per KV head */
+    int per_block; /* heads */
+    int n_pieces, half_bytes;
+    int64_t slot_floats;
+};
+
+/* per_block: heads of a KV head that go together */
+Params params_of(const CudaAttention &a, int per_block)
+{
+    Params p = {};
+    p.a = a;
+    p.per_block = per_block;
+    p.blocks = (a.n_heads / a.cache.n_kv_heads + per_block - 1) / per_block;
+    p.columns = a.cache.n_kv_heads * p.blocks;
+    return p;
+}
+
+/* The whole of what a row, or a tile's rows, see. */
+__device__ __forceinline__ void see(Job &j, int window)
+{
+    int from = window > 0 && j.pos >= window ? j.pos - window + 1 : 0;
+    j.first = from / KV_PAGE;
+    j.last = (j.pos + j.n_rows - 1) / KV_PAGE;
+}
+
+__device__ __forceinline__ void choose_heads(Job &j, const Params &p, int column)
+{
+    int per_kv = p.a.n_heads / p.a.cache.n_kv_heads, block = column % p.blocks;
+    j.kv_head = column / p.blocks;
+    j.head = j.kv_head * per_kv + block * p.per_block;
+    j.n_heads = min(p.per_block, per_kv - block * p.per_block);
+}
+
+/* Whether results of splits have their places, and so run side by side. */
+__device__ __forceinline__ bool side_by_side(const Params &p)
+{
+    const CudaListHead *h = p.a.list.head;
+    return (int64_t)h->n_slots * p.columns * p.slot_floats <= p.a.most_floats &&
+           (int64_t)h->n_singles * p.columns <= p.a.most_counters;
+}
+
+/* The job of this block in round k: rounds go forth and back over a list that begins with the
+ * longest. */
+template <bool SINGLE> __device__ __forceinline__ bool find_job(const Params &p, int &k, Job &j)
+{
+    const CudaListHead *l = p.a.list.head;
+    const int32_t *pages = list_pages(l);
+    bool splits = SINGLE && side_by_side(p);
+    int n = SINGLE ? (splits ? l->n_splits : l->n_singles) : p.a.list.n_tiles[p.a.tile];
+    for (;; k++) {
+        int64_t at = (int64_t)k * gridDim.x + (k & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        if ((int64_t)k * gridDim.x >= (int64_t)n * p.columns)
+            return false;
+        if (at >= (int64_t)n * p.columns)
+            continue;
+        int entry = (int)(at / p.columns), column = (int)(at % p.columns);
+        choose_heads(j, p, column);
+        if (!SINGLE) {
+            CudaQueries q = ((const CudaQueries *)list_at(l, l->tiles_at[p.a.tile]))[entry];
+            j.row = q.row;
+            j.n_rows = q.n;
+            j.pos = q.pos;
+            j.pages = pages + q.pages;
+            j.n_splits = 1;
+            see(j, p.a.window);
+            return true;
+        }
+        CudaSplit s = ((const CudaSplit *)list_at(l, splits ? l->splits_at : l->singles_at))[entry];
+        j.row = s.row;
+        j.n_rows = 1;
+        j.pos = s.pos;
+        j.pages = pages + s.pages;
+        see(j, p.a.window);
+        j.n_splits = 1;
+        if (!splits)
+            return true;
+        int first = j.first / SPLIT_PAGES, last = j.last / SPLIT_PAGES;
+        if (s.split < first || s.split > last)
+            continue;
+        j.n_splits = last - first + 1;
+        j.split = s.split - first;
+        j.slot = ((int64_t)s.slot * p.columns + (int64_t)column * s.n_slots) * p.slot_floats;
+        j.number = s.number * p.columns + column;
+        j.first = max(j.first, s.split * SPLIT_PAGES);
+        j.last = min(j.last, s.split * SPLIT_PAGES + SPLIT_PAGES - 1);
+        return true;
+    }
+}
+
+/* What a warp has of its MT * 16 rows, each a query row and a head. MOST: lanes of a head at most; EXACT:
+ * there are as many, and tiles lie in blocks of 64. GROUP warps have their queries in one tile. */
+template <int M, int MOST, bool E, int G = 1> struct Rows {
+    static constexpr int MT = M, HD = MOST, GROUP = G, FEEDERS = 0, KS = HD / 16, TILE = G * M * 16;
+    static constexpr bool EXACT = E;
+    static constexpr bool HELD = MT * KS <= 8; /* queries in registers */
+
+    float o[MT][2 * KS][4], sum[MT][4], top[MT][2];
+    uint32_t q[HELD ? MT : 1][HELD ? KS : 1][4];
+    int pos[MT][2];
+    int window, n_steps, units;
+    uint32_t queries; /* the tile of the group in shared memory, in which this warp's rows */
+    int mine;         /* begin here */
+    float unit;       /* powers of two per score */
+
+    __device__ __forceinline__ void shape(const Params &p, uint32_t tiles)
+    {
+        int warp = threadIdx.x / 32;
+        units = EXACT ? HD / 8 : p.a.cache.lanes / 8;
+        n_steps = EXACT ? KS : units / 2;
+        queries = tiles + warp / GROUP * TILE * units * UNIT_BYTES;
+        mine = warp % GROUP * MT * 16;
+        window = p.a.window > 0 ? p.a.window : 1 << 30;
+        unit = p.a.scale * p.a.cache.kv.k_scale * 1.44269504f;
+    }
+
+    /* Where unit 2 k + half of a row lies in a tile of n_rows; by: the row's exchange. */
+    __device__ __forceinline__ int at(int n_rows, int row, int k, int half, int by) const
+    {
+        if (EXACT)
+            return (k / 4 * n_rows + row) * 128 + (((k % 4 * 2 + half) ^ by) * UNIT_BYTES);
+        return (row * units + ((2 * k + half) ^ by)) * UNIT_BYTES;
+    }
+
+    __device__ __forceinline__ int exchange() const
+    {
+        return EXACT ? threadIdx.x % 8 : unit_exchange(units, threadIdx.x % 8);
+    }
+
+    /* Before what threads wrote to shared memory is read by all; and where some warps only feed. */
+    __device__ __forceinline__ void fence()
+    {
+    }
+    __device__ __forceinline__ void give_registers()
+    {
+    }
+    __device__ __forceinline__ void take_registers()
+    {
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
+            top[t][0] = top[t][1] = -INFINITY;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sum[t][i] = 0;
+#pragma unroll
+            for (int n = 0; n < 2 * KS; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    o[t][n][i] = 0;
+        }
+    }
+
+    /* first: of this warp's rows among the job's. Rows beyond those repeat the last row's position. */
+    __device__ __forceinline__ void load(const Params &p, const Job &j, int first)
+    {
+        int lane = threadIdx.x % 32, d = p.a.head_dim;
+        bool whole = d % 8 == 0 && p.a.q_stride % 8 == 0 && (uintptr_t)p.a.q % 16 == 0;
+        __syncwarp();
+        for (int i = lane; i < MT * 16 * units; i += 32) {
+            int r = i / units, u = i % units, m = first + r, row = m / j.n_heads;
+            uint4 w = make_uint4(0, 0, 0, 0);
+            if (row < j.n_rows) {
+                const bf16 *from = (const bf16 *)p.a.q + (int64_t)(j.row + row) * p.a.q_stride +
+                                   (int64_t)(j.head + m % j.n_heads) * d + u * 8;
+                if (whole && u * 8 + 8 <= d) {
+                    w = *(const uint4 *)from;
+                } else {
+                    uint32_t v[8];
+#pragma unroll
+                    for (int l = 0; l < 8; l++)
+                        v[l] = u * 8 + l < d ? ((const uint16_t *)from)[l] : 0;
+                    w = make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
+                                   v[6] | v[7] << 16);
+                }
+            }
+            store_unit(queries + unit_at(units, TILE, mine + r, u), w);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                pos[t][r] =
+                    j.pos + min((first + t * 16 + r * 8 + lane / 4) / j.n_heads, j.n_rows - 1);
+        if (HELD) {
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+#pragma unroll
+                for (int k = 0; k < KS; k++)
+                    if (EXACT || k < n_steps)
+                        load_queries(q[t][k], t, k);
+        }
+    }
+
+    __device__ __forceinline__ void load_queries(uint32_t r[4], int t, int k)
+    {
+        int lane = threadIdx.x % 32;
+        load_matrices(r, queries + at(TILE, mine + t * 16 + lane % 16, k, lane / 16, exchange()));
+    }
+
+    static __device__ __forceinline__ void clear_scores(float s[MT][8][4])
+    {
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[t][n][i] = 0;
+    }
+
+    __device__ __forceinline__ void score(float s[MT][8][4], uint32_t keys)
+    {
+        int lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8, by = exchange();
+        clear_scores(s);
+#pragma unroll
+        for (int k = 0; k < KS; k++) {
+            if (!EXACT && k >= n_steps)
+                break;
+            uint32_t mine[HELD ? 1 : MT][4];
+            if (!HELD) {
+#pragma unroll
+                for (int t = 0; t < MT; t++)
+                    load_queries(mine[t], t, k);
+            }
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                uint32_t b[4];
+                load_matrices(b, keys + at(KV_PAGE, n * 16 + row, k, lane / 8 % 2, by));
+#pragma unroll
+                for (int t = 0; t < MT; t++) {
+                    mma(s[t][2 * n], HELD ? q[HELD ? t : 0][HELD ? k : 0] : mine[HELD ? 0 : t],
+                        b[0], b[1]);
+                    mma(s[t][2 * n + 1], HELD ? q[HELD ? t : 0][HELD ? k : 0] : mine[HELD ? 0 : t],
+                        b[2], b[3]);
+                }
+            }
+        }
+    }
+
+    /* Scores of the page that begins at this position become weights; what was summed before is
+     * scaled to the new maximum. masked: some of them are not seen. */
+    __device__ __forceinline__ void weigh(uint32_t w[MT][4][4], float s[MT][8][4], int start,
+                                          bool masked)
+    {
+        int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
+            float by[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                if (masked) {
+                    int seen = pos[t][r] - start - lane % 4 * 2;
+#pragma unroll
+                    for (int n = 0; n < 8; n++)
+#pragma unroll
+                        for (int i = 0; i < 2; i++)
+                            if ((unsigned)(seen - n * 8 - i) >= (unsigned)window)
+                                s[t][n][2 * r + i] = -INFINITY;
+                }
+                float most = s[t][0][2 * r];
+#pragma unroll
+                for (int n = 0; n < 8; n++)
+                    most = fmaxf(most, fmaxf(s[t][n][2 * r], s[t][n][2 * r + 1]));
+                most = fmaxf(most, __shfl_xor_sync(ALL, most, 1));
+                most = fmaxf(most, __shfl_xor_sync(ALL, most, 2));
+                most = fmaxf(top[t][r], ceilf(most * unit));
+                float base = most == -INFINITY ? 0.0f : most;
+                by[r] = power_of_two(top[t][r] - base);
+                top[t][r] = most;
+#pragma unroll
+                for (int n = 0; n < 8; n++) {
+                    float a = power_of_two(fmaf(s[t][n][2 * r], unit, -base)),
+                          b = power_of_two(fmaf(s[t][n][2 * r + 1], unit, -base));
+                    w[t][n / 2][n % 2 * 2 + r] = pack_bf16(a, b);
+                }
+            }
+            if (__any_sync(ALL, by[0] != 1.0f || by[1] != 1.0f)) {
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    sum[t][i] *= by[i / 2];
+#pragma unroll
+                for (int n = 0; n < 2 * KS; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        o[t][n][i] *= by[i / 2];
+            }
+        }
+    }
+
+    /* n_keys: beyond them the page may hold anything. */
+    __device__ __forceinline__ void add(const uint32_t w[MT][4][4], uint32_t values, int n_keys)
+    {
+        if (n_keys < KV_PAGE)
+            add_some<true>(w, values, n_keys);
+        else
+            add_some<false>(w, values, n_keys);
+    }
+
+    template <bool PART>
+    __device__ __forceinline__ void add_some(const uint32_t w[MT][4][4], uint32_t values,
+                                             int n_keys)
+    {
+        int lane = threadIdx.x % 32, by = exchange();
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            uint32_t keep[2] = {ALL, ALL};
+            if (PART) {
+                if (k * 16 >= n_keys)
+                    break;
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    int left = n_keys - k * 16 - i * 8 - lane % 4 * 2;
+                    keep[i] = left >= 2 ? ALL : left == 1 ? 0xffffu : 0u;
+                }
+            }
+#pragma unroll
+            for (int t = 0; t < MT; t++)
+                mma(sum[t], w[t][k], ONES, ONES);
+#pragma unroll
+            for (int n = 0; n < KS; n++) {
+                if (!EXACT && n >= n_steps)
+                    break;
+                uint32_t b[4];
+                load_transposed(b, values + at(KV_PAGE, k * 16 + lane % 16, n, lane / 16, by));
+                if (PART) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        b[i] &= keep[i % 2];
+                }
+#pragma unroll
+                for (int t = 0; t < MT; t++) {
+                    mma(o[t][2 * n], w[t][k], b[0], b[1]);
+                    mma(o[t][2 * n + 1], w[t][k], b[2], b[3]);
+                }
+            }
+        }
+    }
+
+    /* The same for E4M3, as its piece lies: a word of a matrix has a pair of each of two units. */
+    __device__ __forceinline__ void score_e4m3(float s[MT][8][4], uint32_t keys)
+    {
+        int lane = threadIdx.x % 32, by = unit_exchange(n_steps, lane % 8);
+        static_assert(HELD || MT == 1, "single rows");
+        clear_scores(s);
+#pragma unroll
+        for (int k = 0; k < KS; k++) {
+            if (!EXACT && k >= n_steps)
+                break;
+            uint32_t a[4];
+            if (!HELD)
+                load_queries(a, 0, k);
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                uint32_t b[4];
+                load_matrices(b, keys + ((n * 32 + lane) * n_steps + (k ^ by)) * UNIT_BYTES);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    mma(s[0][n * 4 + i], HELD ? q[0][HELD ? k : 0] : a, even_from_e4m3(b[i]),
+                        odd_from_e4m3(b[i]));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void add_e4m3(const uint32_t w[MT][4][4], uint32_t values)
+    {
+        int lane = threadIdx.x % 32, by = unit_exchange(n_steps, lane % 8);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            mma(sum[0], w[0][2 * k], ONES, ONES);
+            mma(sum[0], w[0][2 * k + 1], ONES, ONES);
+#pragma unroll
+            for (int n = 0; n < KS; n++) {
+                if (!EXACT && n >= n_steps)
+                    break;
+                uint32_t b[4];
+                load_transposed(b, values + ((k * 32 + lane) * n_steps + (n ^ by)) * UNIT_BYTES);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    mma(o[0][2 * n], w[0][2 * k + i], even_from_e4m3(b[2 * i]),
+                        even_from_e4m3(b[2 * i + 1]));
+                    mma(o[0][2 * n + 1], w[0][2 * k + i], odd_from_e4m3(b[2 * i]),
+                        odd_from_e4m3(b[2 * i + 1]));
+                }
+            }
+        }
+    }
+
+    /* A value of a state in memory, which lies as registers do. */
+    static __device__ __forceinline__ float *place(float *slot, int t, int i)
+    {
+        return slot + (t * (2 * KS * 4 + 4) + i) * 32 + threadIdx.x % 32;
+    }
+
+    __device__ __forceinline__ void store(float *slot)
+    {
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
+#pragma unroll
+            for (int n = 0; n < 2 * KS; n++)
+                if (EXACT || n < 2 * n_steps)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        *place(slot, t, n * 4 + i) = o[t][n][i];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                *place(slot, t, 2 * KS * 4 + r) = top[t][r];
+                *place(slot, t, 2 * KS * 4 + 2 + r) = sum[t][2 * r];
+            }
+        }
+    }
+
+    /* The state in memory, of earlier positions (EARLIER) or later ones, joins; NULL: that of no
+     * position. */
+    template <bool EARLIER> __device__ __forceinline__ void merge(float *slot)
+    {
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
+            float mine[2], other[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float theirs = slot ? __ldcg(place(slot, t, 2 * KS * 4 + r)) : -INFINITY;
+                float their_sum = slot ? __ldcg(place(slot, t, 2 * KS * 4 + 2 + r)) : 0.0f;
+                float most = fmaxf(theirs, top[t][r]), base = most == -INFINITY ? 0.0f : most;
+                mine[r] = power_of_two(top[t][r] - base);
+                other[r] = power_of_two(theirs - base);
+                top[t][r] = most;
+                sum[t][2 * r] = EARLIER ? fmaf(their_sum, other[r], sum[t][2 * r] * mine[r])
+                                        : fmaf(sum[t][2 * r], mine[r], their_sum * other[r]);
+            }
+#pragma unroll
+            for (int n = 0; n < 2 * KS; n++)
+                if (EXACT || n < 2 * n_steps)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        float theirs = slot ? __ldcg(place(slot, t, n * 4 + i)) : 0.0f;
+                        o[t][n][i] = EARLIER ? fmaf(theirs, other[i / 2], o[t][n][i] * mine[i / 2])
+                                             : fmaf(o[t][n][i], mine[i / 2], theirs * other[i / 2]);
+                    }
+        }
+    }
+
+    /* The sink joins, and outputs go out by way of the memory of the queries. */
+    __device__ __forceinline__ void finish(const Params &p, const Job &j, int first)
+    {
+        int lane = threadIdx.x % 32, d = p.a.head_dim;
+        __syncwarp();
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
+            float by[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float total = sum[t][2 * r], factor = 1.0f;
+                if (p.a.sinks) {
+                    int m = (first + t * 16 + r * 8 + lane / 4) % j.n_heads;
+                    float sink = p.a.sinks[j.head + m] * 1.44269504f;
+                    float most = fmaxf(top[t][r], ceilf(sink));
+                    factor = power_of_two(top[t][r] - most);
+                    total = fmaf(total, factor, power_of_two(sink - most));
+                }
+                by[r] = factor * p.a.cache.kv.v_scale / total;
+            }
+#pragma unroll
+            for (int n = 0; n < 2 * KS; n++)
+                if (EXACT || n < 2 * n_steps)
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        uint32_t w = pack_bf16(o[t][n][2 * r] * by[r], o[t][n][2 * r + 1] * by[r]);
+                        int row = mine + t * 16 + r * 8 + lane / 4;
+                        store_word(queries + unit_at(units, TILE, row, n) + lane % 4 * 4, w);
+                    }
+        }
+        __syncwarp();
+        bool whole = d % 8 == 0 && p.a.out_stride % 8 == 0 && (uintptr_t)p.a.out % 16 == 0;
+        for (int i = lane; i < MT * 16 * units; i += 32) {
+            int r = i / units, u = i % units, m = first + r, row = m / j.n_heads;
+            if (row >= j.n_rows)
+                break;
+            uint4 w = load_unit(queries + unit_at(units, TILE, mine + r, u));
+            bf16 *to = (bf16 *)p.a.out + (int64_t)(j.row + row) * p.a.out_stride +
+                       (int64_t)(j.head + m % j.n_heads) * d + u * 8;
+            if (whole && u * 8 + 8 <= d) {
+                *(uint4 *)to = w;
+            } else {
+                const uint32_t v[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+                for (int l = 0; l < 8; l++)
+                    if (u * 8 + l < d)
+                        ((uint16_t *)to)[l] = (uint16_t)(v[l / 2] >> l % 2 * 16);
+            }
+        }
+    }
+};
+
+/* A piece of codes as rows of bf16, by all threads of the block: 16 lanes by each. Rows behind the first
+ * n_keys become zeros. */
+template <int THREADS>
+__device__ __forceinline__ void decode(uint32_t to, const uint8_t *from, int units, int n_keys,
+                                       KvDtype dtype)
+{
+    int runs = units / 2;
+    for (int i = threadIdx.x; i < KV_PAGE * runs; i += THREADS) {
+        int r = i / runs, u = i % runs;
+        uint4 low = make_uint4(0, 0, 0, 0), high = low;
+        if (r < n_keys && dtype == KV_FP8) {
+            uint4 w = ((const uint4 *)from)[r * runs + (u ^ unit_exchange(runs, r))];
+            low = make_uint4(even_from_e4m3(w.x), even_from_e4m3(w.y), even_from_e4m3(w.z),
+                             even_from_e4m3(w.w));
+            high = make_uint4(odd_from_e4m3(w.x), odd_from_e4m3(w.y), odd_from_e4m3(w.z),
+                              odd_from_e4m3(w.w));
+        } else if (r < n_keys) {
+            uint2 w = ((const uint2 *)from)[i];
+            float scale = from_e4m3(from[KV_PAGE * runs * 8 + i]);
+            low = eight_from_e2m1(w.x, scale);
+            high = eight_from_e2m1(w.y, scale);
+        }
+        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u), low);
+        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u + 1), high);
+    }
+}
+
+} // namespace
+
+#endif
