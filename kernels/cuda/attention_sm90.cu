@@ -18,7 +18,7 @@ template <int HD> struct GroupRows : Rows<1, HD, true, 4> {
     using Base::o;
     using Base::queries;
     using Base::sum;
-    static constexpr int FEEDERS = 4, TILE = Base::TILE, BLOCK = KV_PAGE * 128;
+    static constexpr int FEEDERS = 4, TILE = Base::TILE;
 
     __device__ __forceinline__ void load(const Params &p, const Job &j, int first)
     {
@@ -52,7 +52,7 @@ template <int HD> struct GroupRows : Rows<1, HD, true, 4> {
 #pragma unroll
         for (int k = 0; k < HD / 16; k++)
             wgmma_rows_by_rows(d, wgmma_rows(queries + k / 4 * TILE * 128 + k % 4 * 32),
-                               wgmma_rows(keys + k / 4 * BLOCK + k % 4 * 32), k > 0);
+                               wgmma_rows(keys + k / 4 * KV_PAGE * 128 + k % 4 * 32), k > 0);
         wgmma_commit();
         wgmma_end(d);
 #endif
@@ -65,7 +65,7 @@ template <int HD> struct GroupRows : Rows<1, HD, true, 4> {
             return;
         }
 #ifdef CUDA_SM90A
-        constexpr int N = HD == 64 ? 32 : 64; /* sums of an instruction */
+        constexpr int N = HD == 64 ? 32 : 64, BLOCK = KV_PAGE * 128; /* sums of an instruction */
         float(&all)[HD / 2] = *reinterpret_cast<float(*)[HD / 2]>(&o[0][0][0]);
         wgmma_begin();
 #pragma unroll

@@ -1,17 +1,20 @@
 /* tests/gpu/test_cuda_attention.c - keys, values and latents in pages and attention over them,
- * against the CPU backend with the same cache format, and bit for bit however a prompt is cut. */
+ * against the CPU backend with the same cache format, and bit for bit however a prompt is cut: a
+ * prompt's rows and single rows run in different kernels, on Hopper by different instructions.
+ * Usage: test_cuda_attention [small]: without contexts of several splits, for compute-sanitizer. */
 #include "tests/support/attn_list.h"
 #include "tests/support/check.h"
 #include "tests/support/cuda_case.h"
 #include "tests/support/kernel_case.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static CudaCase on;
 
-enum { MOST_SEQS = 3, MOST_PAGES = 6 };
+enum { MOST_SEQS = 3, MOST_PAGES = 40 };
 
 typedef struct Layout { /* sequences whole, their pages out of order */
     AttnSeq seqs[MOST_SEQS];
@@ -41,6 +44,15 @@ static void point_at_pages(Layout *l)
         l->seqs[i].pages = l->pages[i];
 }
 
+static void poison(const CudaCase *c, void *p, size_t bytes)
+{
+    uint8_t *nan = test_alloc(bytes);
+    Err e;
+    memset(nan, 0xff, bytes);
+    cuda_case_must(c->cuda->upload(c->dev, p, nan, bytes, &e), &e);
+    free(nan);
+}
+
 /* A pool of the device, all NaN, so that a read of what nobody wrote shows. */
 static void *device_pool(size_t bytes)
 {
@@ -68,7 +80,48 @@ static const HeadCase head_cases[] = {
     {"widest", 2, 1, 256, 0, true, {70}},
     {"window of one", 2, 1, 16, 1, true, {130}},
     {"window above a page", 6, 2, 80, 65, false, {200, 130}},
+    {"window of a page", 4, 1, 64, 64, false, {200}},
 };
+
+/* Contexts of several splits. */
+static const HeadCase long_cases[] = {
+    {"two splits", 8, 1, 64, 0, true, {2100, 2049, 7}},
+    {"two splits, wide", 4, 2, 128, 0, false, {2200}},
+    {"window across splits", 8, 1, 64, 128, true, {2200, 30}},
+};
+
+typedef struct Heads {
+    void *pool, *out;
+    const void *q, *k, *v;
+    int64_t stride;
+    const AttnSpec *spec;
+} Heads;
+
+/* Rows pos .. pos+n-1 of every sequence that has them. */
+static void run_step(const Heads *h, const Layout *l, int pos, int n, int padding)
+{
+    AttnSeq step[MOST_SEQS];
+    AttnList *list = NULL;
+    Err e;
+    int n_seqs = 0, n_rows = 0;
+    for (int i = 0; i < l->n_seqs; i++) {
+        int rest = l->seqs[i].n_rows - pos, rows = rest < n ? rest : n;
+        if (rest <= 0)
+            continue;
+        step[n_seqs++] = (AttnSeq){l->seqs[i].row + pos, rows, pos, l->pages[i]};
+        n_rows += rows;
+    }
+    cuda_case_must(on.cuda->list_create(on.dev, n_rows + padding, n_seqs, MOST_PAGES, &list, &e),
+                   &e);
+    cuda_case_must(
+        on.cuda->list_set(on.dev, list, step, n_seqs, padding > 0 ? n_seqs + padding : 0, &e), &e);
+    cuda_case_must(on.cuda->kv_write(on.dev, h->pool, h->k, h->v, h->stride, list, h->spec, &e),
+                   &e);
+    cuda_case_must(on.cuda->attention(on.dev, h->out, h->q, h->stride, h->pool, list, h->spec, &e),
+                   &e);
+    cuda_case_must(on.cuda->wait(on.dev, &e), &e);
+    on.cuda->list_destroy(on.dev, list);
+}
 
 static int check_heads(const HeadCase *c, KvFormat kv)
 {
@@ -84,6 +137,7 @@ static int check_heads(const HeadCase *c, KvFormat kv)
         c->n_heads, c->n_kv_heads,           c->head_dim, 2.0f / sqrtf((float)c->head_dim),
         c->window,  c->sinks ? sinks : NULL, kv};
     Err e;
+    size_t page_bytes = on.cuda->kv_page_bytes(on.dev, c->n_kv_heads, c->head_dim, kv.dtype);
     void *pool = test_alloc((size_t)l.n_pages *
                             on.cpu->kv_page_bytes(on.host, c->n_kv_heads, c->head_dim, kv.dtype));
     cuda_case_must(test_kv_write(on.cpu, on.host, pool, x + q, x + q + kv_width, stride, l.seqs,
@@ -94,8 +148,7 @@ static int check_heads(const HeadCase *c, KvFormat kv)
     void *x_dev = cuda_case_rows(&on, x, l.n_rows * stride),
          *sinks_dev = cuda_case_bytes(&on, sinks, (size_t)c->n_heads * sizeof *sinks),
          *out_dev = device_pool((size_t)n_out * 2),
-         *pool_dev = device_pool((size_t)l.n_pages * on.cuda->kv_page_bytes(on.dev, c->n_kv_heads,
-                                                                            c->head_dim, kv.dtype));
+         *pool_dev = device_pool((size_t)l.n_pages * page_bytes);
     char *k_dev = (char *)x_dev + q * 2, *v_dev = k_dev + kv_width * 2;
     spec.sinks = c->sinks ? sinks_dev : NULL;
     cuda_case_must(
@@ -111,28 +164,30 @@ static int check_heads(const HeadCase *c, KvFormat kv)
         slack[i] = 0x1p-8f;
     int failed = cuda_case_near(c->name, got, want, n_out, slack, 1.01 * BF16_HALF) +
                  cuda_case_l2(c->name, got, want, n_out, BF16_HALF);
-    /* Position by position, all sequences together, into another pool. */
-    on.cuda->release(on.dev, pool_dev);
-    pool_dev = device_pool((size_t)l.n_pages *
-                           on.cuda->kv_page_bytes(on.dev, c->n_kv_heads, c->head_dim, kv.dtype));
-    for (int pos = 0; pos < c->lengths[0]; pos++) {
-        AttnSeq step[MOST_SEQS];
-        int n = 0;
-        for (int i = 0; i < l.n_seqs; i++)
-            if (pos < l.seqs[i].n_rows)
-                step[n++] = (AttnSeq){l.seqs[i].row + pos, 1, pos, l.pages[i]};
-        cuda_case_must(
-            test_kv_write(on.cuda, on.dev, pool_dev, k_dev, v_dev, stride, step, n, &spec, &e), &e);
-        cuda_case_must(
-            test_attention(on.cuda, on.dev, out_dev, x_dev, stride, pool_dev, step, n, &spec, &e),
-            &e);
+    /* Cut otherwise, all sequences together, into another pool and over what was there. */
+    static const struct {
+        const char *name;
+        int first, chunk, padding; /* rows of the first step, and of the others */
+    } cuts[] = {{"chunks", 37, 37, 0}, {"rows", 1, 1, 0}, {"rows, padded", 0, 1, 3}};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        int most = c->lengths[0], first = cuts[i].first;
+        if (most > 1000 && cuts[i].chunk == 1) /* the last ones only */
+            first = most - 25;
+        Heads h = {pool_dev, out_dev, x_dev, k_dev, v_dev, stride, &spec};
+        poison(&on, pool_dev, (size_t)l.n_pages * page_bytes);
+        poison(&on, out_dev, (size_t)n_out * 2);
+        for (int pos = 0, n = first > 0 ? first : 1; pos < most; pos += n, n = cuts[i].chunk)
+            run_step(&h, &l, pos, n, n == 1 ? cuts[i].padding : 0);
+        float *steps = cuda_case_read(&on, out_dev, n_out);
+        char name[80];
+        snprintf(name, sizeof name, "%s, %s", c->name, cuts[i].name);
+        failed += check_bits(name, steps, got, n_out);
+        free(steps);
     }
-    float *steps = cuda_case_read(&on, out_dev, n_out);
-    failed += check_bits(c->name, steps, got, n_out);
     void *on_dev[] = {x_dev, sinks_dev, out_dev, pool_dev};
     for (size_t i = 0; i < sizeof on_dev / sizeof *on_dev; i++)
         on.cuda->release(on.dev, on_dev[i]);
-    void *on_host[] = {x, sinks, want, slack, pool, got, steps};
+    void *on_host[] = {x, sinks, want, slack, pool, got};
     for (size_t i = 0; i < sizeof on_host / sizeof *on_host; i++)
         free(on_host[i]);
     return failed;
@@ -229,8 +284,9 @@ static int check_latents(const LatentCase *c, KvFormat kv)
     return failed;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     const KvFormat bf16 = {KV_BF16, 1, 1}, fp8 = {KV_FP8, 0.013f, 0.021f},
                    nvfp4 = {KV_NVFP4, 0.0015f, 0.0021f};
     int failed = cuda_case_open(&on);
@@ -241,6 +297,10 @@ int main(void)
         failed += check_heads(&head_cases[i], fp8);
         if (head_cases[i].head_dim % 16 == 0)
             failed += check_heads(&head_cases[i], nvfp4);
+    }
+    for (size_t i = 0; !small && i < sizeof long_cases / sizeof *long_cases; i++) {
+        failed += check_heads(&long_cases[i], bf16);
+        failed += check_heads(&long_cases[i], fp8);
     }
     for (size_t i = 0; i < sizeof latent_cases / sizeof *latent_cases; i++) {
         failed += check_latents(&latent_cases[i], bf16);
