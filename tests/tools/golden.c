@@ -5,7 +5,6 @@
  *   golden logits GOLDEN LOGITS.h5 TENSOR LIMIT   largest difference over the deviation of the reference, per prompt
  *   golden rounded GOLDEN LOGITS.h5 TENSOR GOLDEN.json   relative L2 of each prompt within max(2e-4, 5 x its noise);
  *                                         exits 3 where it is not because a value fell on the other side of a boundary
- *   golden bf16 GOLDEN LOGITS.h5 TENSOR  what a path of bf16 activations is held to; prints each prompt's figure
  *   golden forced GOLDEN                  the row for `score` with prompt 1 and its greedy tokens
  *   golden leads GOLDEN A.h5 B.h5 MARGIN  both have the same best token after each of those wherever A's lead is above MARGIN
  *   golden has GOLDEN TENSOR              exits 0 where the reference has TENSOR.0
@@ -209,59 +208,6 @@ static int compare_rounded(const SafeTensors *s, const char *h5, const char *ten
     return code;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The median over positions of the relative L2 of their logits. */
-static double median_position(const TensorEntry *want, const float *got)
-{
-    int64_t n = want->shape[0], width = want->shape[1];
-    double *each = malloc((size_t)n * sizeof *each);
-    if (!each)
-        return NAN;
-    for (int64_t i = 0; i < n; i++) {
-        TensorEntry row = *want;
-        row.shape[0] = 1;
-        row.data += 4 * i * width;
-        each[i] = distance(&row, got + i * width).relative_l2;
-        each[i] = isnan(each[i]) ? INFINITY : each[i];
-    }
-    qsort(each, (size_t)n, sizeof *each, by_size);
-    double median = each[n / 2];
-    free(each);
-    return median;
-}
-
-/* What a path of bf16 activations is held to (goldens/README.md): relative L2 below 2e-2 on the two
- * short prompts, on the longer ones, where near-ties of the router flip, the median over positions
- * below 3e-2. */
-static int compare_bf16(const SafeTensors *s, const char *h5, const char *tensor)
-{
-    char pattern[64];
-    snprintf(pattern, sizeof pattern, "%s.%%d", tensor);
-    hid_t file = H5Fopen(h5, H5F_ACC_RDONLY, H5P_DEFAULT);
-    int k = 0, wrong = 0;
-    const TensorEntry *t;
-    if (file < 0)
-        return 1;
-    for (; (t = find(s, pattern, k)) != NULL; k++) {
-        float *got = read_logits(file, k, t->shape[0] * t->shape[1]);
-        double value = !got    ? INFINITY
-                       : k < 2 ? distance(t, got).relative_l2
-                               : median_position(t, got);
-        bool good = value < (k < 2 ? 2e-2 : 3e-2);
-        wrong += !good;
-        printf(" %.4f%s", value, good ? "" : "!");
-        free(got);
-    }
-    H5Fclose(file);
-    printf("\n");
-    return k == 0 || wrong;
-}
-
 /* Of prompt 1 and its greedy tokens, scored by two backends. */
 static int compare_leads(const SafeTensors *s, const char *a_path, const char *b_path,
                          double margin)
@@ -352,8 +298,6 @@ int main(int argc, char **argv)
         code = print_greedy(&s);
     else if (strcmp(argv[1], "logits") == 0 && argc == 6)
         code = compare_logits(&s, argv[3], argv[4], atof(argv[5]), NULL);
-    else if (strcmp(argv[1], "bf16") == 0 && argc == 5)
-        code = compare_bf16(&s, argv[3], argv[4]);
     else if (strcmp(argv[1], "forced") == 0)
         code = print_forced(&s);
     else if (strcmp(argv[1], "leads") == 0 && argc == 6)
