@@ -394,6 +394,8 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
                 fence_for_engines();
                 meet<ROWS>(ALL_ROWS);
                 at = decoded;
+                if (threadIdx.x % 32 == 0) /* the next page may come */
+                    barrier_arrive(full + 8 * (p.n_buffers + place));
             }
             if (group == 0) {
                 float s[32];
@@ -431,7 +433,7 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
             if (group == 1)
                 meet_later<ROWS>(TAKEN);
             __syncwarp();
-            if (threadIdx.x % 32 == 0)
+            if (!CODED && threadIdx.x % 32 == 0)
                 barrier_arrive(full + 8 * (p.n_buffers + place));
             if (++place == p.n_buffers) {
                 place = 0;
