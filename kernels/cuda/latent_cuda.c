@@ -116,7 +116,11 @@ Status cuda_latent_attention(Backend *b, void *out, const void *q, const void *p
         .out_stride = (int64_t)spec->n_heads * spec->latent_dim,
         .n_heads = spec->n_heads,
         .out_dim = spec->latent_dim,
-        .scale = spec->scale};
+        .scale = spec->scale,
+        .partials = b->partials,
+        .most_floats = ATTENTION_FLOATS,
+        .counters = b->counters,
+        .most_counters = ATTENTION_COUNTERS};
     const int32_t *rows = list->list.row_of;
     a.cache.list = list->list;
     int n = a.cache.list.n_rows, head = spec->nope_dim + spec->rope_dim;
