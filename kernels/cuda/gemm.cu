@@ -354,8 +354,12 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
         return (slabs * SLAB_ROWS + outputs - 1) / outputs * row_tiles;
     };
     SlabLaunch l = {};
-    l.wide = each > 64 && tiles(256, 128) >= n_sm;
-    l.most_tiles = l.wide ? tiles(256, 128) : tiles(128, 64);
+    l.shape = each > 64 && tiles(256, 128) >= n_sm ? SLAB_WIDE
+              : each > 10 || g->x_up               ? SLAB_NARROW /* the other one has no masks */
+                                                   : SLAB_FEW;
+    l.most_tiles = l.shape == SLAB_WIDE     ? tiles(256, 128)
+                   : l.shape == SLAB_NARROW ? tiles(128, 64)
+                                            : tiles(128, 16);
     l.n_sm = n_sm;
     l.shared_bytes = shared_bytes;
     l.vectors = !g->y_float && g->epilogue != CUDA_RELU2 && aligned(g->y) && g->y_stride % 8 == 0 &&

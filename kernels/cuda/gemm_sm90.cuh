@@ -1,11 +1,12 @@
 /* kernels/cuda/gemm_sm90.cuh - rows times the matrices of a bank of slabs on Hopper's tensor cores;
  * included by gemm_sm90_*.cu, which instantiate it for their codecs.
- * Tile    128 or 256 outputs (one or two slabs for each of two warpgroups) x up to 64 or 128 rows.
- *         Weights are the left operand, decoded in registers; rows are the right one, in shared
- *         memory. A ring of stages, each SLAB_K inputs: one thread brings records by bulk copies,
- *         and one or four warps gather rows by cp.async.
- * Budget  2 * rows * outputs * inputs FLOPs; each record read once for each tile of an expert's rows,
- *         from L2 all but the first time, since tiles that share records or rows run side by side.
+ * Tile    128 or 256 outputs (one or two slabs for each of two warpgroups) x up to 16, 64 or 128
+ *         rows. Weights are the left operand, decoded in registers; rows are the right one, in
+ *         shared memory. A ring of stages, each SLAB_K inputs: one thread brings records by bulk
+ *         copies, and one, two or four warps gather rows by cp.async.
+ * Budget  2 * rows * outputs * inputs FLOPs; each record read once for each tile of an expert's
+ *         rows, from L2 all but the first time, since tiles that share records or rows run side by
+ *         side.
  * Why     an output is one chain over the inputs in steps of 16, whatever the tile: the same bits
  *         in any batch. Weights on the left let the number of rows go down to 8, and codes stay
  *         codes until they reach the tensor cores. The grid is fixed: blocks find their tiles from
@@ -20,20 +21,20 @@
 namespace
 {
 
-/* A block's shape. ROWS: the most rows of a tile. */
-template <int SLABS_, int ROWS_, int PRODUCERS_> struct Shape {
-    static constexpr int SLABS = SLABS_, ROWS = ROWS_, PRODUCERS = PRODUCERS_;
+/* A block's shape. ROWS: the most rows of a tile; BLOCKS: of a multiprocessor. */
+template <int SLABS_, int ROWS_, int PRODUCERS_, int BLOCKS_> struct Shape {
+    static constexpr int SLABS = SLABS_, ROWS = ROWS_, PRODUCERS = PRODUCERS_, BLOCKS = BLOCKS_;
     /* A warpgroup decodes a unit while the tensor cores work on the one before: a slab's 4 steps of
      * a stage, or with one slab 2 of them. */
     static constexpr int STEPS = SLABS == 2 ? 4 : 2;
     static constexpr int THREADS = 256 + 32 * PRODUCERS;
     static constexpr int PASS = PRODUCERS * 4; /* rows that the producers load at once */
-    static constexpr int BLOCKS = SLABS == 1 ? 2 : 1;
+    static constexpr int BUFFER = (ROWS < 32 ? ROWS : 32) * (SLAB_ROWS + 4) * 4; /* bytes */
 };
 
 /* Of a warpgroup's buffer, through which results leave: PITCH floats from a row to the next, so that
  * the eight outputs and four rows of a warp's store lie in 32 banks. */
-constexpr int BUFFER_ROWS = 32, PITCH = SLAB_ROWS + 4, BUFFER_BYTES = BUFFER_ROWS * PITCH * 4;
+constexpr int BUFFER_ROWS = 32, PITCH = SLAB_ROWS + 4;
 
 #ifdef CUDA_SM90A
 
@@ -139,28 +140,25 @@ __device__ __forceinline__ uint32_t pack2(float low, float high)
 template <SlabCodec CODEC, int FROM, int N> struct Codes {
     static constexpr int PIECES = slab_pieces(CODEC), WORDS = PIECES; /* words of a step */
     static constexpr int LOAD = N * WORDS < 4 ? 8 : 16;               /* bytes */
-    using Load = std::conditional_t<LOAD == 8, uint2, uint4>;
-    alignas(16) uint32_t word[N * WORDS];
-    uint2 scales;
+    uint32_t word[N * WORDS], scales[2];
 
-    __device__ __forceinline__ void load(const uint8_t *record, int thread)
+    /* at: shared address of the record. */
+    __device__ __forceinline__ void load(uint32_t at, int thread)
     {
 #pragma unroll
         for (int i = 0; i < N * WORDS; i += LOAD / 4)
-            *(Load *)(word + i) =
-                *(const Load *)(record + thread * 16 + (FROM * WORDS + i) / 4 * SLAB_THREADS * 16 +
-                                FROM * WORDS % 4 * 4);
-        const uint8_t *s = record + PIECES * SLAB_THREADS * 16 + thread / 4 * slab_scales(CODEC);
-        if (slab_scales(CODEC) == 4)
-            scales.x = *(const uint32_t *)s;
-        else if (slab_scales(CODEC) == 8)
-            scales = *(const uint2 *)s;
+            load_shared<LOAD>(word + i, at + thread * 16 +
+                                            (FROM * WORDS + i) / 4 * SLAB_THREADS * 16 +
+                                            FROM * WORDS % 4 * 4);
+        uint32_t s = at + PIECES * SLAB_THREADS * 16 + thread / 4 * slab_scales(CODEC);
+        if (slab_scales(CODEC) > 0)
+            load_shared<slab_scales(CODEC)>(scales, s);
     }
 
     /* Scale byte i in both halves, times 2^SHIFT. */
     template <int SHIFT> __device__ __forceinline__ uint32_t byte2(int i) const
     {
-        return __byte_perm(i < 4 ? scales.x : scales.y, 0, 0x4040 + i % 4 * 0x0101) << SHIFT;
+        return __byte_perm(i < 4 ? scales[0] : scales[1], 0, 0x4040 + i % 4 * 0x0101) << SHIFT;
     }
 
     __device__ __forceinline__ void decode(uint32_t (&a)[4 * N]) const
@@ -181,7 +179,7 @@ template <SlabCodec CODEC, int FROM, int N> struct Codes {
             s[0] = byte2<4>(j * 2) + SLAB_NVFP4_BIAS * 0x00800080u;
             s[1] = byte2<4>(j * 2 + 1) + SLAB_NVFP4_BIAS * 0x00800080u;
         } else if (CODEC == SLAB_INT4 || CODEC == SLAB_INT8) {
-            uint32_t pair = j / 2 ? scales.y : scales.x;
+            uint32_t pair = j / 2 ? scales[1] : scales[0];
             s[0] = __byte_perm(pair, 0, 0x1010);
             s[1] = __byte_perm(pair, 0, 0x3232);
         } else if (CODEC == SLAB_E4M3 || CODEC == SLAB_BLOCK8) {
@@ -213,7 +211,7 @@ template <SlabCodec CODEC, int FROM, int N> struct Codes {
                 uint32_t c = i % 2 ? w[i / 2] << 8 : w[i / 2];
                 a[i] = mul2((c & SIGN) | (c >> 4 & E4M3), s[i % 2]);
                 if (CODEC == SLAB_BLOCK8) {
-                    float scale = __uint_as_float(i % 2 ? scales.y : scales.x);
+                    float scale = __uint_as_float(i % 2 ? scales[1] : scales[0]);
                     a[i] = pack2(__uint_as_float(a[i] << 16) * scale,
                                  __uint_as_float(a[i] & 0xffff0000u) * scale);
                 }
@@ -402,8 +400,8 @@ struct Stages { /* shared memory */
 /* One tile for a warpgroup that has slabs. */
 template <SlabCodec CODEC, typename S, int NT>
 __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int slab, int n_slabs,
-                                        int chunks, int half_at, const Stages &m, Ring &ring,
-                                        int group, int thread, bool vectors)
+                                        int chunks, int half_at, int signal, const Stages &m,
+                                        Ring &ring, int group, int thread, bool vectors)
 {
     constexpr int SLABS = S::SLABS, STEPS = S::STEPS, BYTES = slab_record_bytes(CODEC);
     float acc[SLABS][NT / 2];
@@ -419,7 +417,8 @@ __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int sl
         constexpr int SET = decltype(set_)::value, SLAB = SLABS == 2 ? SET : 0;
         constexpr int FROM = SLABS == 2 ? 0 : SET * STEPS;
         Codes<CODEC, FROM, STEPS> codes;
-        const uint8_t *record = m.records + (ring.stage * 2 * SLABS + group * SLABS + SLAB) * BYTES;
+        uint32_t record =
+            shared_address(m.records) + (ring.stage * 2 * SLABS + group * SLABS + SLAB) * BYTES;
         if (CODEC != SLAB_BF16)
             codes.load(record, thread);
         wgmma_wait<1>(); /* all but the unit before: the operands of this set are free */
@@ -448,6 +447,8 @@ __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int sl
         proxy_fence();
         unit(std::integral_constant<int, 0>(), c);
         unit(std::integral_constant<int, 1>(), c);
+        if (c == signal) /* the other warpgroup may begin */
+            asm volatile("bar.arrive 3, 256;" ::: "memory");
         last = ring.stage;
         ring.next();
     }
@@ -471,50 +472,55 @@ __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int sl
 }
 
 /* The same for few rows, by mma: of wgmma a step takes as long for 8 rows as for 32. It adds up the
- * same products in the same order, to the same bits. */
+ * same products in the same order, to the same bits. Rows of their own for up are not its business. */
 template <SlabCodec CODEC, typename S, int NT>
 __device__ __forceinline__ void consume_few(const CudaGemm &g, const Tile &t, int slab, int chunks,
-                                            int half_at, const Stages &m, Ring &ring, int group,
-                                            int thread, bool vectors)
+                                            const Stages &m, Ring &ring, int group, int thread,
+                                            bool vectors)
 {
     constexpr int BYTES = slab_record_bytes(CODEC);
-    int lane = thread % 32, row = lane % 8;
+    int lane = thread % 32;
     float acc[NT / 2];
 #pragma unroll
     for (int i = 0; i < NT / 2; i++)
         acc[i] = 0.0f;
-    uint32_t at[2]; /* this lane's row of the four matrices of two steps */
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        at[h] = shared_address(m.rows) + row * 128 + (((h * 4 + lane / 8) ^ row) << 4);
+    /* This lane's row of the matrices of the first two steps; of the others 64 bytes on, swizzled. */
+    uint32_t rows_0 = shared_address(m.rows) + lane % 8 * 128 + ((lane / 8 ^ lane % 8) << 4);
+    uint32_t record_0 = shared_address(m.records) + group * BYTES;
+    uint32_t rows = rows_0 + ring.stage * S::ROWS * 128;
+    uint32_t record = record_0 + ring.stage * 2 * BYTES;
+    uint32_t bar = ring.full + 8 * ring.stage, to_empty = ring.empty - ring.full;
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
         Codes<CODEC, 0, 4> codes;
         uint32_t b[2][NT / 8][4];
-        barrier_wait(ring.full + 8 * ring.stage, ring.parity);
-        codes.load(m.records + (ring.stage * 2 + group) * BYTES, thread);
+        barrier_wait(bar, ring.parity);
+        codes.load(record, thread);
 #pragma unroll
         for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int n = 0; n < NT / 8; n++)
-                load_matrices(b[h][n], at[h] + ring.stage * S::ROWS * 128 + n * 1024);
-        uint32_t stage = ring.empty + 8 * ring.stage;
-        ring.next();
+                load_matrices(b[h][n], (rows ^ h * 64) + n * 1024);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             uint32_t a[4];
             codes.decode_step(j, codes.word + j * Codes<CODEC, 0, 4>::WORDS, a);
-            if (half_at)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    a[i] = (i % 2 == 0) == (c < half_at) ? a[i] : 0;
 #pragma unroll
             for (int n = 0; n < NT / 8; n++)
                 mma(acc + 4 * n, a, b[j / 2][n] + j % 2 * 2);
         }
         __syncwarp();
         if (lane == 0)
-            barrier_arrive(stage);
+            barrier_arrive(bar + to_empty);
+        rows += S::ROWS * 128;
+        record += 2 * BYTES;
+        bar += 8;
+        ring.next();
+        if (ring.stage == 0) {
+            rows = rows_0;
+            record = record_0;
+            bar = ring.full;
+        }
     }
     Finish finish = finish_of(g, t, slab, thread);
     store_slab<NT>(g, t, slab, acc, finish, m.buffer, group, thread, vectors);
@@ -595,7 +601,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     m.rows = shared;
     m.records = m.rows + stages * S::ROWS * 128;
     uint8_t *buffers = m.records + stages * 2 * SLABS * BYTES;
-    uint64_t *barriers = (uint64_t *)(buffers + 2 * BUFFER_BYTES);
+    uint64_t *barriers = (uint64_t *)(buffers + 2 * S::BUFFER);
     int *first = (int *)(barriers + 2 * stages), *row_tiles = first + g.n_mats + 1;
     Ring ring = {shared_address(barriers), shared_address(barriers + stages), stages, 0, 0};
 
@@ -638,14 +644,19 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     int n_tiles = tiles.count();
     if (warp >= 8) {
         if constexpr (S::PRODUCERS == 4)
-            registers_down<56>();
+            registers_down<40>();
         produce<CODEC, S>(g, tiles, n_tiles, n_slabs, chunks, k_chunks, m, ring, thread - 256);
     } else {
         if constexpr (S::PRODUCERS == 4)
-            registers_up<224>();
+            registers_up<232>();
         int group = warp / 4;
-        m.buffer = (float *)(buffers + group * BUFFER_BYTES);
+        m.buffer = (float *)(buffers + group * S::BUFFER);
         thread %= 128;
+        /* The second warpgroup begins half a ring later, so that one of them has work for the tensor
+         * cores while the other stores its results. */
+        int signal = stages / 2 < chunks ? stages / 2 : chunks - 1;
+        if (SLABS == 2 && group == 1 && (int)blockIdx.x < n_tiles)
+            group_sync(3, 256);
         for (int i = blockIdx.x; i < n_tiles; i += gridDim.x) {
             Tile t = tiles.at(i);
             int slab = t.slab + group * SLABS, have = n_slabs - slab;
@@ -656,21 +667,29 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                     if (thread % 32 == 0)
                         barrier_arrive(ring.empty + 8 * ring.stage);
                 }
-            } else if (SLABS == 2 ? t.n > S::ROWS / 2 : t.n > 32) {
-                consume<CODEC, S, S::ROWS>(g, t, slab, have, chunks, half_at, m, ring, group,
-                                           thread, vectors);
             } else if constexpr (SLABS == 2) {
-                consume<CODEC, S, S::ROWS / 2>(g, t, slab, have, chunks, half_at, m, ring, group,
-                                               thread, vectors);
-            } else if (t.n > 16) {
-                consume_few<CODEC, S, 32>(g, t, slab, chunks, half_at, m, ring, group, thread,
-                                          vectors);
-            } else if (t.n > 8) {
-                consume_few<CODEC, S, 16>(g, t, slab, chunks, half_at, m, ring, group, thread,
-                                          vectors);
+                if (group == 1)
+                    signal = -1;
+                if (t.n > S::ROWS / 2)
+                    consume<CODEC, S, S::ROWS>(g, t, slab, have, chunks, half_at, signal, m, ring,
+                                               group, thread, vectors);
+                else
+                    consume<CODEC, S, S::ROWS / 2>(g, t, slab, have, chunks, half_at, signal, m,
+                                                   ring, group, thread, vectors);
+                signal = -1;
+            } else if constexpr (S::ROWS == 64) {
+                if (t.n > 32 || g.x_up)
+                    consume<CODEC, S, 64>(g, t, slab, have, chunks, half_at, -1, m, ring, group,
+                                          thread, vectors);
+                else if (t.n > 16)
+                    consume_few<CODEC, S, 32>(g, t, slab, chunks, m, ring, group, thread, vectors);
+                else
+                    consume_few<CODEC, S, 16>(g, t, slab, chunks, m, ring, group, thread, vectors);
             } else {
-                consume_few<CODEC, S, 8>(g, t, slab, chunks, half_at, m, ring, group, thread,
-                                         vectors);
+                if (t.n > 8)
+                    consume_few<CODEC, S, 16>(g, t, slab, chunks, m, ring, group, thread, vectors);
+                else
+                    consume_few<CODEC, S, 8>(g, t, slab, chunks, m, ring, group, thread, vectors);
             }
         }
     }
@@ -683,7 +702,7 @@ int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
     constexpr int STAGE = S::ROWS * 128 + 2 * S::SLABS * slab_record_bytes(CODEC);
     constexpr int MOST = 16;
     auto kernel = slab_kernel<CODEC, S>;
-    int fixed = 2 * BUFFER_BYTES + 2 * MOST * 8 + (g->first ? 2 * (g->n_mats + 1) * 4 : 0);
+    int fixed = 2 * S::BUFFER + 2 * MOST * 8 + (g->first ? 2 * (g->n_mats + 1) * 4 : 0);
     int room = (l->shared_bytes - (S::BLOCKS - 1) * 1024) / S::BLOCKS - fixed;
     int stages = room / STAGE < MOST ? room / STAGE : MOST;
     if (stages < 3)
@@ -703,13 +722,15 @@ int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
     return cudaGetLastError();
 }
 
-using Narrow = Shape<1, 64, 2>;
-using Wide = Shape<2, 128, 4>;
+using Few = Shape<1, 16, 1, 3>;
+using Narrow = Shape<1, 64, 2, 2>;
+using Wide = Shape<2, 128, 4, 1>;
 
 template <SlabCodec CODEC> int launch_codec(const CudaGemm *g, const SlabLaunch *l, void *stream)
 {
-    return l->wide ? launch_shape<CODEC, Wide>(g, l, stream)
-                   : launch_shape<CODEC, Narrow>(g, l, stream);
+    return l->shape == SLAB_WIDE     ? launch_shape<CODEC, Wide>(g, l, stream)
+           : l->shape == SLAB_NARROW ? launch_shape<CODEC, Narrow>(g, l, stream)
+                                     : launch_shape<CODEC, Few>(g, l, stream);
 }
 
 } // namespace

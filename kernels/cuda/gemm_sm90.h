@@ -17,8 +17,14 @@ static __host__ __device__ __forceinline__ int slab_count(const CudaPart *p)
 }
 #endif
 
+typedef enum SlabShape {
+    SLAB_FEW,    /* 128 outputs x 16 rows a block, three blocks a multiprocessor */
+    SLAB_NARROW, /* 128 x 64, two */
+    SLAB_WIDE    /* 256 x 128, one */
+} SlabShape;
+
 typedef struct SlabLaunch {
-    bool wide;    /* 256 outputs x 128 rows a block; else 128 x 64, two blocks a multiprocessor */
+    SlabShape shape;
     bool vectors; /* results are bf16, 16 bytes at a time, and of SwiGLU or nothing */
     int n_sm, shared_bytes;
     int64_t most_tiles;

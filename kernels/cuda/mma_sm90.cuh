@@ -204,6 +204,24 @@ static __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t *a, 
 
 /* --- a warp's own --- */
 
+/* BYTES from shared memory into r, aligned likewise. */
+template <int BYTES>
+static __device__ __forceinline__ void load_shared(uint32_t *r, uint32_t address)
+{
+    if constexpr (BYTES == 16)
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(address)
+                     : "memory");
+    else if constexpr (BYTES == 8)
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1])
+                     : "r"(address)
+                     : "memory");
+    else
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r[0]) : "r"(address) : "memory");
+}
+
 /* Four 8 x 8 matrices of bf16; lane i has the address of row i % 8 of matrix i / 8. */
 static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address)
 {
