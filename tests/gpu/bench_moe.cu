@@ -2,8 +2,9 @@
  * beside a device copy and dense bf16 products by cuBLASLt of the same FLOPs, all in one run.
  * Usage: bench_moe [--quick]
  *
- * A layer is everything between the router's logits and the token's sum: top-k, grouping, gate and
- * up with SwiGLU, down, combine; rows are gathered by the first product. Weights are random and
+ * A layer is what lies between the router's logits and the token's sum, but for the grouping of its
+ * choices, which bench_exchange_device times: top-k, gate and up with SwiGLU, down, combine; rows
+ * are gathered by the first product. Weights are random and
  * not 0; they are larger than the L2 cache, or several layers take turns. Routing is uniform, or
  * Zipf (s = 1) over the experts.
  *   prefill  FLOPs of the two products in the layer's time / those of dense products of all its
