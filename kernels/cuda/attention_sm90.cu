@@ -25,34 +25,34 @@ template <int HD> struct GroupRows : Rows<1, HD, true, 4> {
         int barrier = 1 + threadIdx.x / 128;
         meet<128>(barrier); /* the other warps have read their queries, too */
         Base::load(p, j, first);
-        fence_for_engines();
+        proxy_fence();
         meet<128>(barrier);
     }
 
     __device__ __forceinline__ void fence()
     {
-        fence_for_engines();
+        proxy_fence();
     }
 
     __device__ __forceinline__ void give_registers()
     {
-        fewer_registers<24>();
+        registers_down<24>();
     }
 
     __device__ __forceinline__ void take_registers()
     {
-        more_registers<HD == 256 ? 240 : 160>(); /* of 168 or 128 that all began with */
+        registers_up<HD == 256 ? 240 : 160>(); /* of 168 or 128 that all began with */
     }
 
     __device__ __forceinline__ void score(float s[1][8][4], uint32_t keys)
     {
 #ifdef CUDA_SM90A
         float(&d)[32] = *reinterpret_cast<float(*)[32]>(&s[0][0][0]);
-        wgmma_begin();
+        wgmma_fence();
 #pragma unroll
         for (int k = 0; k < HD / 16; k++)
-            wgmma_rows_by_rows(d, wgmma_rows(queries + k / 4 * TILE * 128 + k % 4 * 32),
-                               wgmma_rows(keys + k / 4 * KV_PAGE * 128 + k % 4 * 32), k > 0);
+            wgmma_rows_by_rows(d, rows_descriptor(queries + k / 4 * TILE * 128 + k % 4 * 32),
+                               rows_descriptor(keys + k / 4 * KV_PAGE * 128 + k % 4 * 32), k > 0);
         wgmma_commit();
         wgmma_end(d);
 #endif
@@ -67,13 +67,13 @@ template <int HD> struct GroupRows : Rows<1, HD, true, 4> {
 #ifdef CUDA_SM90A
         constexpr int N = HD == 64 ? 32 : 64, BLOCK = KV_PAGE * 128; /* sums of an instruction */
         float(&all)[HD / 2] = *reinterpret_cast<float(*)[HD / 2]>(&o[0][0][0]);
-        wgmma_begin();
+        wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; k++)
 #pragma unroll
             for (int n = 0; n < HD / 2; n += N)
                 wgmma_by_columns(*reinterpret_cast<float(*)[N]>(&all[n]), w[0][k],
-                                 wgmma_columns(values + n / 32 * BLOCK + k * 16 * 128, BLOCK));
+                                 columns_descriptor(values + n / 32 * BLOCK + k * 16 * 128, BLOCK));
         wgmma_commit();
 #pragma unroll
         for (int k = 0; k < 4; k++)

@@ -1,14 +1,20 @@
-/* kernels/cuda/fp8_finish.cuh - what becomes of the sums of a tile of
- * gemm_fp8_sm90.cu: scales that hold for all inputs, bias, activation, and
- * results as bf16 or as codes again. */
+/* kernels/cuda/fp8_finish.cuh - what becomes of the sums of a tile of gemm_fp8_sm90.cu: scales that
+ * hold for all inputs, bias, activation, and results as bf16 or as codes again. */
 #ifndef MB_KERNELS_CUDA_FP8_FINISH_CUH
 #define MB_KERNELS_CUDA_FP8_FINISH_CUH
 
-#include "kernels/cuda/arch.cuh"
-#include "kernels/cuda/fp8_mma.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace
 {
+
+/* An 8 x 8 matrix of 16-bit values, of which a lane holds row lane / 4, columns lane % 4 * 2 and the
+ * next, turned. */
+__device__ __forceinline__ uint32_t turn(uint32_t v)
+{
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(v));
+    return v;
+}
 
 struct Tile {
     int mat, row, n;          /* rows row .. row+n-1 of one expert; n <= N */

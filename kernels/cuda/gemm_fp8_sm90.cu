@@ -1,21 +1,22 @@
-/* kernels/cuda/gemm_fp8_sm90.cu - rows of E4M3 codes times the matrices of an
- * FP8 bank, on the FP8 tensor cores; the experts' gate, up and activation in
- * one pass, and the products coded again where their scale is known beforehand.
- * Tile    128 inputs at a time through a ring in shared memory, which one
- * warpgroup fills and two consume. Few tokens: 16 or 64 are the columns of the
- * matrix instruction, and each consumer has 64 weight rows. Many: 128 tokens
- * are its rows, 64 for each consumer, and 256 weight rows its columns, in two
- * halves. Weights come by bulk tensor copies, whose boxes put gate and up rows
- *         in turns; token rows are gathered, 16 bytes a thread. Blocks stay and
- * walk over all tiles, which they find from the experts' first pairs. Budget  2
- * * tokens * outputs * inputs FLOPs; a tile of 128 x 256 loads a byte for 171
- * of them, and shared memory gives 96 of its 128 bytes a clock to the tensor
- * cores: scales that many lanes read from it cost as much as products. Why
- * Hopper's FP8 accumulators keep some 14 bits, so every 128 inputs are added to
- * float32 registers, times their scales where those are of 128 columns. An
- * output is one chain over such steps, whatever the tile and whichever side the
- * tokens are: the same bits in any batch. */
+/* kernels/cuda/gemm_fp8_sm90.cu - rows of E4M3 codes times the matrices of an FP8 bank, on the FP8
+ * tensor cores; the experts' gate, up and activation in one pass, and the products coded again where
+ * their scale is known beforehand.
+ * Tile    128 inputs at a time through a ring in shared memory, which one warpgroup fills and two
+ *         consume. Few tokens: 16 or 64 are the columns of the matrix instruction, and each consumer
+ *         has 64 weight rows. Many: 128 tokens are its rows, 64 for each consumer, and 256 weight
+ *         rows its columns, in two halves. Weights come by bulk tensor copies, whose boxes put gate
+ *         and up rows in turns; token rows are gathered, 16 bytes a thread. Blocks stay and walk over
+ *         all tiles, which they find from the experts' first pairs.
+ * Budget  2 * tokens * outputs * inputs FLOPs; a tile of 128 x 256 loads a byte for 171 of them, and
+ *         shared memory gives 96 of its 128 bytes a clock to the tensor cores: scales that many lanes
+ *         read from it cost as much as products.
+ * Why     Hopper's FP8 accumulators keep some 14 bits, so every 128 inputs are added to float32
+ *         registers, times their scales where those are of 128 columns. An output is one chain over
+ *         such steps, whatever the tile and whichever side the tokens are: the same bits in any
+ *         batch. */
 #include "kernels/cuda/fp8_finish.cuh"
+
+#include <cuda.h>
 
 namespace
 {
@@ -23,14 +24,12 @@ namespace
 constexpr int STEP = 128, CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1), MOST_MATS = 1024;
 
 template <int N, int BOXES>
-struct Shape { /* BOXES: of 64 weight rows, for each consumer. Two: tokens are
-                  rows */
+struct Shape { /* BOXES: of 64 weight rows, for each consumer. Two: tokens are rows */
     static constexpr int M = 64 * BOXES * CONSUMERS, STAGE = (M + N) * STEP;
     static constexpr int STAGES = N == 128 ? 4 : N == 64 ? 8 : 10;
-    /* Floats of a stage: the step's scales of the tokens and of two blocks of
-   * weights; and with the last step the scales of the weights' rows and of the
-   * tokens that hold for all inputs. A consumer's factors are [2][2][N], where
-   * tokens are columns. */
+    /* Floats of a stage: the step's scales of the tokens and of two blocks of weights; and with the
+     * last step the scales of the weights' rows and of the tokens that hold for all inputs. A
+     * consumer's factors are [2][2][N], where tokens are columns. */
     static constexpr int ROW_SCALES = N + 4, TOKEN_SCALES = ROW_SCALES + M,
                          FLOATS = TOKEN_SCALES + N;
     static constexpr int FLOATS_AT = STAGES * STAGE, FACTORS_AT = FLOATS_AT + STAGES * FLOATS * 4;
@@ -141,6 +140,16 @@ __device__ __forceinline__ uint32_t empty_at(const Ring &r)
     return r.barriers + r.stage * 16 + 8;
 }
 
+/* A box of codes, by the copy engine; the barrier counts its bytes. */
+__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                         int c0, int c1, int c4)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(0), "r"(c4)
+                 : "memory");
+}
+
 /* --- what fills the ring --- */
 
 template <int N, int BOXES>
@@ -162,7 +171,7 @@ __device__ __forceinline__ void copy_weights(const CudaFp8Gemm &g, const CUtenso
 __device__ __forceinline__ void bring(float *to, const float *from)
 {
     if (from)
-        copy_4(shared_at(to), from);
+        copy_4(shared_address(to), from);
     else
         *to = 1.0f;
 }
@@ -227,14 +236,14 @@ __device__ __forceinline__ void produce(const CudaFp8Gemm &g, const CUtensorMap 
 #pragma unroll
         for (int i = 0; i < PIECES; i++)
             copy_16(rows + to + i * 16 * STEP, x + (int64_t)from[i] * 16 + k * STEP,
-                    tid / 8 + 16 * i < t.n);
+                    tid / 8 + 16 * i < t.n ? 16 : 0);
         if (g.grouped && tid < N)
             bring(floats, token && g.x_scales_step ? token + k : nullptr);
         if (g.grouped && tid < 2)
             bring(floats + N, block ? block + k : nullptr);
         if (k + 1 == steps)
             bring_last<N, BOXES>(g, t, r, token);
-        barrier_arrive_after_copies(full_at(r));
+        copies_arrive(full_at(r));
         barrier_arrive(full_at(r));
         next_stage<S::STAGES>(r);
     }
@@ -259,8 +268,8 @@ __device__ __forceinline__ void put_factors(const CudaFp8Gemm &g, const float *f
 /* part = a b^T over one step, of rows of swizzled tiles at a and b. */
 template <int N> __device__ __forceinline__ void multiply(float (&part)[N], uint32_t a, uint32_t b)
 {
-    uint64_t rows = swizzled_tile(a), columns = swizzled_tile(b);
-    wgmma_begin();
+    uint64_t rows = rows_descriptor(a), columns = rows_descriptor(b);
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < STEP / 32; i++)
         wgmma_fp8(part, rows + 2 * i, columns + 2 * i, i > 0);
@@ -289,9 +298,9 @@ __device__ __forceinline__ void add_step(const CudaFp8Gemm &g, const Step &k, fl
     multiply(part, k.weights + consumer * BOX, k.tokens);
     if (GROUPED) {
         put_factors<N>(g, k.floats, lower, upper);
-        asm volatile("bar.sync %0, 128;" ::"r"(1 + consumer) : "memory");
+        group_sync(1 + consumer, 128);
     }
-    wgmma_wait(part);
+    wgmma_end(part);
     give_back(k);
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
@@ -329,7 +338,7 @@ __device__ __forceinline__ void add_step(const CudaFp8Gemm &g, const Step &k, fl
         /* Runs of 8 columns are gate and up in turns, or one block of 128. */
         float even = gated(g) ? w[0] : w[half], odd = gated(g) ? w[1] : w[half];
         float by[2][2] = {{s[0] * even, s[1] * even}, {s[0] * odd, s[1] * odd}};
-        wgmma_wait(part);
+        wgmma_end(part);
         if (half == 1)
             give_back(k);
 #pragma unroll
@@ -356,7 +365,7 @@ __device__ __forceinline__ void consume(const CudaFp8Gemm &g, int consumer, Ring
         uint32_t base = r.data + r.stage * S::STAGE;
         barrier_wait(full_at(r), r.parity);
         /* Token rows came as ordinary writes; the tensor cores read through the async proxy. */
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        proxy_fence();
         bool last = k + 1 == steps;
         Step step = {base, base + S::M * STEP, r.floats + r.stage * S::FLOATS,
                      last ? 0 : empty_at(r)};
@@ -375,12 +384,12 @@ __global__ void __launch_bounds__(THREADS, 1)
 #ifdef CUDA_SM90A
     using S = Shape<N, BOXES>;
     extern __shared__ uint8_t raw[];
-    uint8_t *memory = raw + (1024 - shared_at(raw) % 1024) % 1024;
+    uint8_t *memory = raw + (1024 - shared_address(raw) % 1024) % 1024;
     int *before = (int *)(memory + S::BEFORE_AT);
     /* The same in all lanes, which the compiler cannot see in threadIdx. */
     int role = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    Ring r = {shared_at(memory),
-              shared_at(memory + S::BARRIERS_AT),
+    Ring r = {shared_address(memory),
+              shared_address(memory + S::BARRIERS_AT),
               (float *)(memory + S::FLOATS_AT),
               (Tile *)(memory + S::TILES_AT),
               0,
@@ -389,19 +398,19 @@ __global__ void __launch_bounds__(THREADS, 1)
         count_tiles<N>(g, before);
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
-            barrier_init(r.barriers + i * 16, 1 + 128 + 128); /* weights, tokens, floats */
-            barrier_init(r.barriers + i * 16 + 8, CONSUMERS * 4);
+            barrier_make(r.barriers + i * 16, 1 + 128 + 128); /* weights, tokens, floats */
+            barrier_make(r.barriers + i * 16 + 8, CONSUMERS * 4);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
     __syncthreads();
     int n_tiles = before[g.n_mats] * g.m_tiles;
     if (role == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        registers_down<56>();
         for (int i = blockIdx.x; i < n_tiles; i += gridDim.x)
             produce<N, BOXES>(g, &map, find_tile<N, S::M>(g, before, i), r);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        registers_up<224>();
         float acc[BOXES][N / 2];
         int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
         float *factors = (float *)(memory + S::FACTORS_AT) + (role - 1) * 4 * N;
@@ -520,7 +529,7 @@ int cuda_fp8_gemm_launch(const CudaFp8Gemm *from, void *stream)
         return cudaErrorInvalidValue;
     bool turns = g.epilogue == CUDA_GATED;
     /* How many rows an expert has, if all have alike; tile widths do not change
-   * bits. */
+     * bits. */
     int mats = g.first ? g.n_mats : 1, each = (g.n_rows + mats - 1) / mats;
     int wide_tiles = tiles_of(g, turns ? 128 : 256) * ((each + 127) / 128) * mats;
     int n = each <= 16 ? 16 : each <= 64 || wide_tiles < n_blocks ? 64 : 128;

@@ -16,7 +16,7 @@
 
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/gemm_sm90.h"
-#include "kernels/cuda/mma_sm90.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 namespace
 {
@@ -37,6 +37,24 @@ template <int SLABS_, int ROWS_, int PRODUCERS_, int BLOCKS_> struct Shape {
 constexpr int BUFFER_ROWS = 32, PITCH = SLAB_ROWS + 4;
 
 #ifdef CUDA_SM90A
+
+/* BYTES from shared memory into r, aligned likewise. */
+template <int BYTES>
+static __device__ __forceinline__ void load_shared(uint32_t *r, uint32_t address)
+{
+    if constexpr (BYTES == 16)
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(address)
+                     : "memory");
+    else if constexpr (BYTES == 8)
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1])
+                     : "r"(address)
+                     : "memory");
+    else
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r[0]) : "r"(address) : "memory");
+}
 
 struct Tile {
     int mat, row, n, slab;
@@ -507,7 +525,7 @@ __device__ __forceinline__ void consume_few(const CudaGemm &g, const Tile &t, in
             codes.decode_step(j, codes.word + j * Codes<CODEC, 0, 4>::WORDS, a);
 #pragma unroll
             for (int n = 0; n < NT / 8; n++)
-                mma(acc + 4 * n, a, b[j / 2][n] + j % 2 * 2);
+                mma(acc + 4 * n, a, b[j / 2][n][j % 2 * 2], b[j / 2][n][j % 2 * 2 + 1]);
         }
         __syncwarp();
         if (lane == 0)
@@ -607,10 +625,10 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
     if (thread == 0) {
         for (int i = 0; i < stages; i++) {
-            barrier_init(ring.full + 8 * i, 1 + 32 * S::PRODUCERS);
-            barrier_init(ring.empty + 8 * i, 8);
+            barrier_make(ring.full + 8 * i, 1 + 32 * S::PRODUCERS);
+            barrier_make(ring.empty + 8 * i, 8);
         }
-        barrier_init_done();
+        barriers_made();
     }
     if (g.first) {
         for (int i = thread; i <= g.n_mats; i += S::THREADS)

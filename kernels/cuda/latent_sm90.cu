@@ -264,11 +264,11 @@ __device__ __forceinline__ void score(float (&s)[32], const CudaLatents &c, uint
 {
 #ifdef CUDA_SM90A
     /* Rope lanes first: they have no scale of their own, and take the latents' in advance. */
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        wgmma_rows_by_rows(s, wgmma_rows(queries + c.latent_blocks * BLOCK + k * 32),
-                           wgmma_rows(page + c.latent_blocks * BLOCK + k * 32), k > 0);
+        wgmma_rows_by_rows(s, rows_descriptor(queries + c.latent_blocks * BLOCK + k * 32),
+                           rows_descriptor(page + c.latent_blocks * BLOCK + k * 32), k > 0);
     if (CODED) {
         wgmma_commit();
         wgmma_end(s);
@@ -276,13 +276,13 @@ __device__ __forceinline__ void score(float (&s)[32], const CudaLatents &c, uint
 #pragma unroll
         for (int i = 0; i < 32; i++)
             s[i] *= over;
-        wgmma_begin();
+        wgmma_fence();
     }
     for (int b = 0; b < c.latent_blocks; b++)
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            wgmma_rows_by_rows(s, wgmma_rows(queries + b * BLOCK + k * 32),
-                               wgmma_rows(page + b * BLOCK + k * 32), true);
+            wgmma_rows_by_rows(s, rows_descriptor(queries + b * BLOCK + k * 32),
+                               rows_descriptor(page + b * BLOCK + k * 32), true);
     wgmma_commit();
     wgmma_end(s);
 #endif
@@ -301,7 +301,7 @@ __device__ __forceinline__ void add(State &t, const uint32_t w[4][4], const floa
             for (int i = 0; i < 32; i++)
                 t.o[b][i] *= by[i / 2 % 2];
     }
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
@@ -309,7 +309,7 @@ __device__ __forceinline__ void add(State &t, const uint32_t w[4][4], const floa
             /* Of blocks that are not there, sums that nobody reads. */
             wgmma_by_columns(
                 t.o[b], w[k],
-                wgmma_columns(page + min(first + b, c.latent_blocks - 1) * BLOCK + k * 16 * 128,
+                columns_descriptor(page + min(first + b, c.latent_blocks - 1) * BLOCK + k * 16 * 128,
                               BLOCK));
     wgmma_commit();
 #pragma unroll
@@ -360,12 +360,12 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
     }
     __syncthreads();
     if (group == 2) {
-        fewer_registers<24>();
+        registers_down<24>();
         if (threadIdx.x == ROWS || threadIdx.x / 32 == ROWS / 32)
             feed(p, buffers, full);
         return;
     }
-    more_registers<240>();
+    registers_up<240>();
 
     float unit = p.a.scale * c.kv.k_scale * 1.44269504f;
     float *state = p.a.partials + (int64_t)blockIdx.x * STATE_FLOATS,
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
         bool any = false;
         meet<ROWS>(ALL_ROWS); /* the last job's queries have been read */
         load_queries(p, j, queries);
-        fence_for_engines();
+        proxy_fence();
         meet<ROWS>(ALL_ROWS);
         t.clear();
         for (int page = j.first; page <= j.last; page++) {
@@ -391,7 +391,7 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
             if (CODED) {
                 meet<ROWS>(ALL_ROWS); /* the last page has been read */
                 decode(c, decoded, shared + (at - queries), n_keys);
-                fence_for_engines();
+                proxy_fence();
                 meet<ROWS>(ALL_ROWS);
                 at = decoded;
                 if (threadIdx.x % 32 == 0) /* the next page may come */
@@ -413,7 +413,7 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
             } else {
                 if (!CODED && n_keys < KV_PAGE) {
                     clear_rows(c, at, n_keys);
-                    fence_for_engines();
+                    proxy_fence();
                     meet<ROWS>(ALL_ROWS);
                 }
                 meet<ROWS>(SENT);

@@ -21,7 +21,10 @@ struct View {
     float scale;
     int vocab, limit; /* ids from limit on are out */
 
-    __device__ float at(int i) const { return i < limit ? x[i] * scale : -INFINITY; }
+    __device__ float at(int i) const
+    {
+        return i < limit ? x[i] * scale : -INFINITY;
+    }
 };
 
 /* By what ids are ordered: the weight of the draw, or the logit itself. */

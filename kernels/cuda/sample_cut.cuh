@@ -163,7 +163,9 @@ __device__ __forceinline__ Mass mass_of(const Measure &by, bool counting, float 
 struct Bins {
     uint32_t *low, *high;
 
-    __device__ explicit Bins(Shared &sh) : low((uint32_t *)sh.bins), high(low + BINS) {}
+    __device__ explicit Bins(Shared &sh) : low((uint32_t *)sh.bins), high(low + BINS)
+    {
+    }
     __device__ void clear()
     {
         for (int i = (int)threadIdx.x; i < BINS; i += THREADS)
@@ -176,7 +178,10 @@ struct Bins {
         if (carry)
             atomicAdd(&high[bin], carry);
     }
-    __device__ Mass at(int bin) const { return (Mass)high[bin] << 32 | low[bin]; }
+    __device__ Mass at(int bin) const
+    {
+        return (Mass)high[bin] << 32 | low[bin];
+    }
 };
 
 /* The logit down to which the candidates, best first, first have the mass target; sh.before is the

@@ -1,43 +1,18 @@
-/* kernels/cuda/wgmma.cuh - the matrix instruction of a warpgroup on tiles of 128-byte rows, bf16 with
- * float32 sums.
+/* kernels/cuda/wgmma.cuh - the matrix instruction of a warpgroup, with float32 sums: m64 x N x k16 of
+ * bf16, m64 x N x k32 of E4M3.
  *
- * A tile has blocks of 64 values by n_rows rows; unit u (16 bytes) of row r of a block lies at r * 128 +
- * (u ^ r % 8) * 16, and a block is a multiple of 1024 bytes. The values of rows are what is summed over
- * where a tile is read as rows, and its rows where it is read as columns. Of the sums, warp w of the
- * group has rows 16 w .. 16 w + 15 as a fragment of mma.cuh has them, 8 columns after the other. */
+ * What it reads in shared memory are rows of 128 bytes, eight of them to 1024 bytes: piece p (16 bytes)
+ * of row r lies at r * 128 + (p ^ r % 8) * 16. Of the sums d [64, N], thread t of the warpgroup has, for
+ * j < N / 8, rows t / 32 * 16 + t % 32 / 4 (d[4 j], d[4 j + 1]) and 8 more (d[4 j + 2], d[4 j + 3]),
+ * columns 8 j + t % 4 * 2 and the next: a warp has 16 rows as a fragment of mma.cuh has them. */
 #ifndef MB_KERNELS_CUDA_WGMMA_CUH
 #define MB_KERNELS_CUDA_WGMMA_CUH
 
-#include "kernels/cuda/arch.cuh"
-
-#include <cstdint>
-
-/* What threads wrote to shared memory is there for the matrix and copy engines. */
-static __device__ __forceinline__ void fence_for_engines()
-{
-#ifdef CUDA_SM90A
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
-/* Of each thread of the warpgroup, from now on. */
-template <int N> static __device__ __forceinline__ void more_registers()
-{
-#ifdef CUDA_SM90A
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
-
-template <int N> static __device__ __forceinline__ void fewer_registers()
-{
-#ifdef CUDA_SM90A
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
+#include "kernels/cuda/hopper.cuh"
 
 #ifdef CUDA_SM90A
 
-static __device__ __forceinline__ void wgmma_begin()
+static __device__ __forceinline__ void wgmma_fence()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -47,45 +22,107 @@ static __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+template <int LEFT> static __device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+/* The compiler must not move uses of v across this. */
+template <int N> static __device__ __forceinline__ void hold(float (&v)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(v[i])::"memory");
+}
+
+template <int N> static __device__ __forceinline__ void hold(uint32_t (&v)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+r"(v[i])::"memory");
+}
+
 /* Until all sums are there, among them d. */
 template <int N> static __device__ __forceinline__ void wgmma_end(float (&d)[N])
 {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
+    wgmma_wait<0>();
+    hold(d);
 }
 
-/* at: of the first row of 8, at the first value of 16. */
-static __device__ __forceinline__ uint64_t wgmma_rows(uint32_t at)
+/* Rows whose values are summed over. address: shared, of row 0, a multiple of 1024, or further by a
+ * step's 32 bytes, which is + 2 here. */
+static __device__ __forceinline__ uint64_t rows_descriptor(uint32_t address)
 {
-    return (uint64_t)(at >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 |
+           (address & 0x3ffffu) >> 4;
 }
 
-/* at: of the first of 16 rows, in the first block; block_bytes from one to the next. */
-static __device__ __forceinline__ uint64_t wgmma_columns(uint32_t at, uint32_t block_bytes)
+/* Rows that are summed over. address: of the first of 16 rows, in the first block of 64 columns;
+ * block_bytes from one to the next. */
+static __device__ __forceinline__ uint64_t columns_descriptor(uint32_t address,
+                                                              uint32_t block_bytes)
 {
-    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(block_bytes >> 4) << 16 | 64ull << 32 |
-           1ull << 62;
+    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(block_bytes >> 4) << 16 |
+           (address & 0x3ffffu) >> 4;
 }
 
-#define WG_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define WG_F16(i) WG_F4(i), WG_F4(i + 4), WG_F4(i + 8), WG_F4(i + 12)
-#define WG_D32                                                                                     \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "  \
-    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define WG_D64                                                                                     \
-    WG_D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "    \
-           "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define F8(i) F4(i), F4(i + 4)
+#define F16(i) F8(i), F8(i + 8)
+#define F32(i) F16(i), F16(i + 16)
+#define D4 "%0, %1, %2, %3"
+#define D8 D4 ", %4, %5, %6, %7"
+#define D16 D8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define D32 D16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define D64                                                                                        \
+    D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, "  \
+        "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+/* d [64, N] += a [64, 16], in registers, * b [N rows, 16] */
+#define MMA_BEGIN(n)                                                                               \
+    "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                                     \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {"
+#define MMA_END(a0, a1, a2, a3, b) "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b ", p, 1, 1, 0;\n}"
+#define A_AND_B "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+
+static __device__ __forceinline__ void wgmma(float (&d)[4], const uint32_t *a, uint64_t b)
+{
+    asm volatile(MMA_BEGIN(8) D4 MMA_END("%4", "%5", "%6", "%7", "%8") : F4(0) : A_AND_B);
+}
+
+static __device__ __forceinline__ void wgmma(float (&d)[8], const uint32_t *a, uint64_t b)
+{
+    asm volatile(MMA_BEGIN(16) D8 MMA_END("%8", "%9", "%10", "%11", "%12") : F8(0) : A_AND_B);
+}
+
+static __device__ __forceinline__ void wgmma(float (&d)[16], const uint32_t *a, uint64_t b)
+{
+    asm volatile(MMA_BEGIN(32) D16 MMA_END("%16", "%17", "%18", "%19", "%20") : F16(0) : A_AND_B);
+}
+
+static __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t *a, uint64_t b)
+{
+    asm volatile(MMA_BEGIN(64) D32 MMA_END("%32", "%33", "%34", "%35", "%36") : F32(0) : A_AND_B);
+}
+
+static __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t *a, uint64_t b)
+{
+    asm volatile(MMA_BEGIN(128) D64 MMA_END("%64", "%65", "%66", "%67", "%68")
+                 : F32(0), F32(32)
+                 : A_AND_B);
+}
+
+#undef MMA_BEGIN
+#undef MMA_END
 
 /* d [64, 64] = a [64 rows, 16] * b [64 rows, 16], or that added to d. */
 static __device__ __forceinline__ void wgmma_rows_by_rows(float (&d)[32], uint64_t a, uint64_t b,
                                                           bool add)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WG_D32
-                 "}, %32, %33, p, 1, 1, 0, 0;\n}"
-                 : WG_F16(0), WG_F16(16)
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" D32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
+                 : F32(0)
                  : "l"(a), "l"(b), "r"((int)add));
 }
 
@@ -93,25 +130,60 @@ static __device__ __forceinline__ void wgmma_rows_by_rows(float (&d)[32], uint64
 static __device__ __forceinline__ void wgmma_by_columns(float (&d)[32], const uint32_t a[4],
                                                         uint64_t b)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WG_D32
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : WG_F16(0), WG_F16(16)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{" D32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : F32(0)
+                 : A_AND_B);
 }
 
 static __device__ __forceinline__ void wgmma_by_columns(float (&d)[64], const uint32_t a[4],
                                                         uint64_t b)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " WG_D64
-                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-                 : WG_F16(0), WG_F16(16), WG_F16(32), WG_F16(48)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{" D64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : F32(0), F32(32)
+                 : A_AND_B);
 }
 
-#undef WG_F4
-#undef WG_F16
-#undef WG_D32
-#undef WG_D64
+#undef A_AND_B
+
+/* d [64, N] = a [64 rows, 32] * b [N rows, 32], or that added to d. */
+static __device__ __forceinline__ void wgmma_fp8(float (&d)[8], uint64_t a, uint64_t b, bool add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {" D8
+                 "}, %8, %9, p, 1, 1;\n}"
+                 : F8(0)
+                 : "l"(a), "l"(b), "r"((int)add));
+}
+
+static __device__ __forceinline__ void wgmma_fp8(float (&d)[32], uint64_t a, uint64_t b, bool add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" D32
+                 "}, %32, %33, p, 1, 1;\n}"
+                 : F32(0)
+                 : "l"(a), "l"(b), "r"((int)add));
+}
+
+static __device__ __forceinline__ void wgmma_fp8(float (&d)[64], uint64_t a, uint64_t b, bool add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" D64
+                 "}, %64, %65, p, 1, 1;\n}"
+                 : F32(0), F32(32)
+                 : "l"(a), "l"(b), "r"((int)add));
+}
+
+#undef F4
+#undef F8
+#undef F16
+#undef F32
+#undef D4
+#undef D8
+#undef D16
+#undef D32
+#undef D64
 
 #endif
 #endif
