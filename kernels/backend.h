@@ -316,15 +316,14 @@ typedef struct BackendOps {
     Status (*kv_write)(Backend *b, void *pool, const void *k, const void *v, int64_t stride,
                        const AttnList *list, const AttnSpec *spec, Err *e);
     /* out act [*, n_heads * head_dim] dense; q rows stride values apart. The step's own keys
-     * must have been written. KV is split at multiples of KV_PAGE positions; masked keys
-     * contribute nothing. */
+     * must have been written. KV is split at fixed multiples of KV_PAGE positions; masked
+     * keys contribute nothing. */
     Status (*attention)(Backend *b, void *out, const void *q, int64_t stride, const void *pool,
                         const AttnList *list, const AttnSpec *spec, Err *e);
     /* The same for latents: bytes of one page of one layer, for width = latent_dim + rope_dim;
      * rows [*, width], stride values apart, into the pages; attention, out act [*, n_heads *
      * v_dim] dense, q [*, n_heads * (nope_dim + rope_dim)] dense. The form changes the last
-     * bits, never which positions are seen. scratch: latent_scratch_bytes of the rows of all
-     * list together. */
+     * bits, never which positions are seen. scratch: latent_scratch_bytes of the list's rows. */
     size_t (*latent_page_bytes)(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);
     Status (*latent_write)(Backend *b, void *pool, const void *rows, int64_t stride,
                            const AttnList *list, const LatentSpec *spec, Err *e);
