@@ -3,7 +3,7 @@
 #ifndef MB_CPU_CPU_H
 #define MB_CPU_CPU_H
 
-#include "kernels/backend.h"
+#include "kernels/check.h"
 
 enum {
     PANEL = 16,      /* outputs that lie side by side in a packed weight */
@@ -25,8 +25,8 @@ enum {
     MAX_HEAD_DIM = 1024,
     HEAD_STRIDE = MAX_HEAD_DIM + 16,
     MAX_GROUPS = 65535, /* experts of a bank, or sequences in one pass */
-    MAX_EXPERTS = 1024,
-    MAX_TOP_K = 32
+    MAX_EXPERTS = ROUTER_MAX_EXPERTS,
+    MAX_TOP_K = ROUTER_MAX_TOP_K
 };
 
 /* The IQ2 codebooks: an entry's eight levels (0, 1, 2) and an index's eight signs (bit 3) in

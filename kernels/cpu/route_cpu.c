@@ -150,31 +150,11 @@ static void route_task(void *ctx, int task, int thread)
     }
 }
 
-static Status check_spec(const RouterSpec *spec, Err *e)
-{
-    if (spec->n_experts < 1 || spec->n_experts > MAX_EXPERTS || spec->top_k < 1 ||
-        spec->top_k > MAX_TOP_K || spec->top_k > spec->n_experts)
-        return err_set(e, ST_INPUT, "router: top %d of %d experts; at most %d of %d are supported",
-                       spec->top_k, spec->n_experts, MAX_TOP_K, MAX_EXPERTS);
-    if (spec->n_group < 1 || spec->n_experts % spec->n_group || spec->topk_group < 1 ||
-        spec->topk_group > spec->n_group)
-        return err_set(e, ST_INPUT, "router: %d of %d groups of %d experts", spec->topk_group,
-                       spec->n_group, spec->n_experts);
-    if (spec->topk_group * (spec->n_experts / spec->n_group) < spec->top_k)
-        return err_set(e, ST_INPUT, "router: %d groups of %d experts do not hold the top %d",
-                       spec->topk_group, spec->n_experts / spec->n_group, spec->top_k);
-    if (spec->topk_group < spec->n_group && spec->kind != ROUTER_GROUP_MAX &&
-        spec->kind != ROUTER_SIGMOID)
-        return err_set(e, ST_INPUT, "router: this kind has no groups, but %d of %d are asked for",
-                       spec->topk_group, spec->n_group);
-    return ST_OK;
-}
-
 Status cpu_route(Backend *b, int32_t *expert, float *weight, uint64_t *load, const float *logits,
                  const float *correction, int n, const int32_t *live, const RouterSpec *spec,
                  Err *e)
 {
-    TRY(check_spec(spec, e));
+    TRY(check_router(spec, MAX_EXPERTS, e));
     for (int64_t i = live && *live < n ? (int64_t)*live * spec->top_k : (int64_t)n * spec->top_k;
          i < (int64_t)n * spec->top_k; i++) {
         expert[i] = -1;

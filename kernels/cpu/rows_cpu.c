@@ -217,14 +217,6 @@ Status cpu_clamp(Backend *b, void *x, int n_rows, int64_t stride, int width, flo
     return run_rows(&job, width);
 }
 
-static Status check_format(const RowFormat *format, int width, Err *e)
-{
-    if (width % row_format_multiple(format->scheme) != 0)
-        return err_set(e, ST_INPUT, "rows of %d values in %s: not a multiple of %d", width,
-                       row_scheme_name(format->scheme), row_format_multiple(format->scheme));
-    return ST_OK;
-}
-
 static void round_one(const RowsJob *job, int row)
 {
     row_round(job->format, job->x + row * job->x_stride, job->width, job->y + row * job->stride);
@@ -233,7 +225,7 @@ static void round_one(const RowsJob *job, int row)
 Status cpu_round_rows(Backend *b, void *y, int64_t y_stride, const void *x, int64_t x_stride, int n,
                       int width, const RowFormat *format, Err *e)
 {
-    TRY(check_format(format, width, e));
+    TRY(check_row_format(format, width, e));
     if (format->scheme == ROWS_AS_THEY_ARE && x == y && x_stride == y_stride)
         return ST_OK;
     RowsJob job = {.b = b,
@@ -257,7 +249,7 @@ static void encode_one(const RowsJob *job, int row)
 Status cpu_encode_rows(Backend *b, void *coded, const void *x, int n, int width,
                        const RowFormat *format, Err *e)
 {
-    TRY(check_format(format, width, e));
+    TRY(check_row_format(format, width, e));
     RowsJob job = {.b = b,
                    .n = n,
                    .row = encode_one,
@@ -278,7 +270,7 @@ static void decode_one(const RowsJob *job, int row)
 Status cpu_decode_rows(Backend *b, void *x, const void *coded, int n, int width,
                        const RowFormat *format, Err *e)
 {
-    TRY(check_format(format, width, e));
+    TRY(check_row_format(format, width, e));
     RowsJob job = {.b = b,
                    .n = n,
                    .row = decode_one,

@@ -1,5 +1,6 @@
 /* kernels/cuda/backend_cuda.c - the CUDA backend: its table of ops, its memory, and the ring through
  * which index arrays travel. */
+#include "kernels/check.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/plugin.h"
 
@@ -275,18 +276,10 @@ static Status norm(Backend *b, void *y, const void *x, const float *weight, int 
         "norm", e);
 }
 
-static Status check_format(const RowFormat *format, int width, Err *e)
-{
-    if (width % row_format_multiple(format->scheme) != 0)
-        return err_set(e, ST_INPUT, "rows of %d values in %s: not a multiple of %d", width,
-                       row_scheme_name(format->scheme), row_format_multiple(format->scheme));
-    return ST_OK;
-}
-
 static Status round_rows(Backend *b, void *y, int64_t y_stride, const void *x, int64_t x_stride,
                          int n, int width, const RowFormat *format, Err *e)
 {
-    TRY(check_format(format, width, e));
+    TRY(check_row_format(format, width, e));
     if (format->scheme != ROWS_AS_THEY_ARE)
         return cuda_status(
             b, b->api->code_rows(y, y_stride, x, x_stride, NULL, 0, n, width, format, b->stream),
@@ -303,7 +296,7 @@ static Status check_coded(const RowFormat *format, int width, Err *e)
 {
     if (format->scheme == ROWS_AS_THEY_ARE)
         return err_set(e, ST_INPUT, "rows without a format cannot be encoded");
-    return check_format(format, width, e);
+    return check_row_format(format, width, e);
 }
 
 static Status encode_rows(Backend *b, void *coded, const void *x, int n, int width,
@@ -361,32 +354,11 @@ static Status gather(Backend *b, void *y, const void *x, const int32_t *row, int
 
 /* --- the router --- */
 
-static Status check_router(const RouterSpec *spec, Err *e)
-{
-    enum { MOST_EXPERTS = 1024, MOST_TOP_K = 32 };
-    if (spec->n_experts < 1 || spec->n_experts > MOST_EXPERTS || spec->top_k < 1 ||
-        spec->top_k > MOST_TOP_K || spec->top_k > spec->n_experts)
-        return err_set(e, ST_INPUT, "router: top %d of %d experts; at most %d of %d are supported",
-                       spec->top_k, spec->n_experts, MOST_TOP_K, MOST_EXPERTS);
-    if (spec->n_group < 1 || spec->n_group > CUDA_MAX_GROUPS || spec->n_experts % spec->n_group ||
-        spec->topk_group < 1 || spec->topk_group > spec->n_group)
-        return err_set(e, ST_INPUT, "router: %d of %d groups of %d experts", spec->topk_group,
-                       spec->n_group, spec->n_experts);
-    if (spec->topk_group * (spec->n_experts / spec->n_group) < spec->top_k)
-        return err_set(e, ST_INPUT, "router: %d groups of %d experts do not hold the top %d",
-                       spec->topk_group, spec->n_experts / spec->n_group, spec->top_k);
-    if (spec->topk_group < spec->n_group && spec->kind != ROUTER_GROUP_MAX &&
-        spec->kind != ROUTER_SIGMOID)
-        return err_set(e, ST_INPUT, "router: this kind has no groups, but %d of %d are asked for",
-                       spec->topk_group, spec->n_group);
-    return ST_OK;
-}
-
 static Status route(Backend *b, int32_t *expert, float *weight, uint64_t *load, const float *logits,
                     const float *correction, int n, const int32_t *live, const RouterSpec *spec,
                     Err *e)
 {
-    TRY(check_router(spec, e));
+    TRY(check_router(spec, CUDA_MAX_GROUPS, e));
     return cuda_status(
         b,
         b->api->route(expert, weight, load, b->bad, logits, correction, n, live, spec, b->stream),

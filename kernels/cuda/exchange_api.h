@@ -19,10 +19,6 @@ typedef struct CudaExchangeApi {
     int (*nccl_close)(void *comm);
 
     /* Of CUDA: codes are cudaError_t. */
-    int (*mark_create)(void **mark); /* a point in a stream, to be waited for */
-    int (*mark_destroy)(void *mark);
-    int (*mark_set)(void *mark, void *stream);
-    int (*mark_wait)(void *mark);
     int (*clear)(void *dst, size_t bytes, void *stream);
     int (*count)(const WindowSpec *w, void *stream);
     int (*list)(const WindowSpec *w, void *stream);

@@ -30,7 +30,7 @@ static void link_close(Backend *b, Link *l)
     if (l->comm)
         (void)l->api->nccl_close(l->comm);
     if (l->mark)
-        (void)l->api->mark_destroy(l->mark);
+        (void)b->api->event_destroy(l->mark);
     free(l);
 }
 
@@ -41,7 +41,7 @@ static Status link_open(Backend *b, const void *id, int rank, int size, Link **o
     if (!l)
         return err_set(e, ST_MEMORY, "out of memory: the link between GPUs");
     l->api = b->exchange;
-    TRY_GOTO(cuda_status(b, l->api->mark_create(&l->mark), "an event", e));
+    TRY_GOTO(cuda_status(b, b->api->event_create(&l->mark), "an event", e));
     TRY_GOTO(nccl_status(NULL, l->api, l->api->nccl_open(&l->comm, id, rank, size),
                          "ncclCommInitRankConfig", e));
     *out = l;
@@ -93,12 +93,12 @@ static Status clear(Backend *b, void *dst, size_t bytes, Err *e)
 static Status copy(Backend *b, Link *l, void *dst_host, const void *src, size_t bytes, Err *e)
 {
     TRY(cuda_status(b, b->api->to_host(dst_host, src, bytes, b->stream), "counts", e));
-    return cuda_status(b, l->api->mark_set(l->mark, b->stream), "counts", e);
+    return cuda_status(b, b->api->event_record(l->mark, b->stream), "counts", e);
 }
 
 static Status wait_copy(Backend *b, Link *l, Err *e)
 {
-    return cuda_status(b, l->api->mark_wait(l->mark), "counts", e);
+    return cuda_status(b, b->api->event_wait(l->mark), "counts", e);
 }
 
 static Status count(Backend *b, const WindowSpec *w, Err *e)

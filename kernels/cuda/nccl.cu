@@ -75,26 +75,6 @@ int nccl_close(void *comm)
     return r != ncclSuccess ? r : d;
 }
 
-int mark_create(void **mark)
-{
-    return cudaEventCreateWithFlags((cudaEvent_t *)mark, cudaEventDisableTiming);
-}
-
-int mark_destroy(void *mark)
-{
-    return cudaEventDestroy((cudaEvent_t)mark);
-}
-
-int mark_set(void *mark, void *stream)
-{
-    return cudaEventRecord((cudaEvent_t)mark, (cudaStream_t)stream);
-}
-
-int mark_wait(void *mark)
-{
-    return cudaEventSynchronize((cudaEvent_t)mark);
-}
-
 int clear(void *dst, size_t bytes, void *stream)
 {
     return cudaMemsetAsync(dst, 0, bytes, (cudaStream_t)stream);
@@ -111,10 +91,6 @@ extern "C" const CudaExchangeApi cuda_exchange_api = {
     nccl_trouble,
     nccl_abort,
     nccl_close,
-    mark_create,
-    mark_destroy,
-    mark_set,
-    mark_wait,
     clear,
     cuda_count_launch,
     cuda_list_launch,
