@@ -28,3 +28,21 @@ Status check_row_format(const RowFormat *format, int width, Err *e)
                        row_scheme_name(format->scheme), row_format_multiple(format->scheme));
     return ST_OK;
 }
+
+Status check_place(const char *name, int n_mats, int n_parts, int mat, int part, Err *e)
+{
+    if (mat < 0 || mat >= n_mats || part < 0 || part >= n_parts)
+        return err_set(e, ST_INPUT, "%s: has no matrix %d, part %d", name, mat, part);
+    return ST_OK;
+}
+
+Status check_tensor(const char *name, int mat, int part, FormatId format, int64_t rows,
+                    int64_t cols, const QuantTensor *t, Err *e)
+{
+    if (t->format->id != format || t->rows != rows || t->cols != cols)
+        return err_set(e, ST_INPUT,
+                       "%s: matrix %d, part %d is %s [%lld, %lld], expected %s [%lld, %lld]", name,
+                       mat, part, t->format->name, (long long)t->rows, (long long)t->cols,
+                       quant_format(format)->name, (long long)rows, (long long)cols);
+    return ST_OK;
+}

@@ -188,14 +188,9 @@ static bool scales_match(const Weight *w, const CpuPart *p, const QuantTensor *t
 
 Status cpu_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e)
 {
-    if (mat < 0 || mat >= w->n_mats || part < 0 || part >= w->n_parts)
-        return err_set(e, ST_INPUT, "%s: has no matrix %d, part %d", w->name, mat, part);
+    TRY(check_place(w->name, w->n_mats, w->n_parts, mat, part, e));
     CpuPart *p = &w->part[part];
-    if (t->format->id != p->format || t->rows != p->rows || t->cols != w->cols)
-        return err_set(e, ST_INPUT,
-                       "%s: matrix %d, part %d is %s [%lld, %lld], expected %s [%lld, %lld]",
-                       w->name, mat, part, t->format->name, (long long)t->rows, (long long)t->cols,
-                       quant_format(p->format)->name, (long long)p->rows, (long long)w->cols);
+    TRY(check_tensor(w->name, mat, part, p->format, p->rows, w->cols, t, e));
     if (!scales_match(w, p, t))
         return err_set(e, ST_INPUT,
                        "%s: matrix %d, part %d has scales of other columns or another type than "

@@ -8,6 +8,7 @@
  * bf16 matrices whose sum it is: products are exact and sums are float32. Scales that hold for a
  * whole row (FP8 per tensor or row, the tensor's scale of NVFP4) are applied to the float32 sums. */
 #include "io/log.h"
+#include "kernels/check.h"
 #include "kernels/cuda/cuda.h"
 
 #include <stdio.h>
@@ -315,14 +316,9 @@ static bool scales_match(const Weight *w, int part, const QuantTensor *t)
 
 static Status check_set(const Weight *w, int mat, int part, const QuantTensor *t, Err *e)
 {
-    if (mat < 0 || mat >= w->n_mats || part < 0 || part >= w->n_parts)
-        return err_set(e, ST_INPUT, "%s: has no matrix %d, part %d", w->name, mat, part);
+    TRY(check_place(w->name, w->n_mats, w->n_parts, mat, part, e));
     const CudaPart *p = &w->part[part];
-    if (t->format->id != w->format[part] || t->rows != p->rows || t->cols != w->cols)
-        return err_set(e, ST_INPUT,
-                       "%s: matrix %d, part %d is %s [%lld, %lld], expected %s [%lld, %lld]",
-                       w->name, mat, part, t->format->name, (long long)t->rows, (long long)t->cols,
-                       quant_format(w->format[part])->name, (long long)p->rows, (long long)w->cols);
+    TRY(check_tensor(w->name, mat, part, w->format[part], p->rows, w->cols, t, e));
     if (!scales_match(w, part, t))
         return err_set(e, ST_INPUT,
                        "%s: matrix %d, part %d has scales of other columns or another type than "
