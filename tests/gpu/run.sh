@@ -3,7 +3,6 @@
 # Usage: sh tests/gpu/run.sh [-b BUILD] [-n] [STAGE...]
 #   tests    the tests labelled cuda, of whole reference checkpoints in SHARED/goldens too; SANITIZE=1: those of kernels under
 #            compute-sanitizer as well
-#   goldens  greedy tokens of the reference checkpoints beside the CPU backend's
 #   models   trained models in SHARED/models: perplexity beside the CPU backend; the same bytes at any batch and chunk
 #   ranks    the same bytes at 1, 2 and 4 NCCL ranks; a killed rank ends all
 #   bench    kernels, exchange, loading and a whole job beside what the device gives; torch beside them where it is installed
@@ -12,6 +11,7 @@
 set -u
 cd "$(dirname "$0")/../.."
 source=$PWD
+beside=$((($(nproc) + 1) / 2)) # processes that share the GPU
 build=/tmp/moebatch-gpu
 make=1
 while getopts b:n flag; do
@@ -22,7 +22,7 @@ while getopts b:n flag; do
     esac
 done
 shift $((OPTIND - 1))
-all="tests goldens models ranks bench"
+all="tests models ranks bench"
 [ $# -gt 0 ] || set -- $all
 for stage; do
     case " $all " in *" $stage "*) ;; *)
@@ -42,6 +42,31 @@ fail() {
     failed=1
     note "$* FAILED"
 }
+# later COMMAND...: beside others, each with a folder and a table of its own; together: waits, and puts their output and lines
+# in the order of the calls
+n_later=0
+later() {
+    n_later=$((n_later + 1))
+    mkdir "$work/$n_later"
+    (
+        work=$work/$n_later
+        : >"$work/table"
+        failed=0
+        "$@"
+        [ $failed = 0 ] || : >"$work/failed"
+    ) >"$work/$n_later.said" 2>&1 &
+    [ $((n_later % beside)) != 0 ] || wait
+}
+together() {
+    wait
+    for i in $(seq $n_later); do
+        cat "$work/$i.said"
+        cat "$work/$i/table" >>"$work/table"
+        [ ! -f "$work/$i/failed" ] || failed=1
+        rm -rf "${work:?}/$i"
+    done
+    n_later=0
+}
 # limit CODE LINE: a figure, and whether it keeps its limit (0)
 limit() {
     if [ "$1" = 0 ]; then note "$2"; else fail "$2"; fi
@@ -51,7 +76,7 @@ limit() {
 
 names() { (cd "$1" && ls $2 2>/dev/null | sed 's/\.[a-z]*$//'); }
 build_stages() {
-    targets="moebatch moebatch_cuda golden"
+    targets="moebatch moebatch_cuda"
     for stage; do
         case $stage in
         tests) targets="$targets $(names tests/gpu 'test_*.c')" ;;
@@ -66,49 +91,51 @@ build_stages() {
 
 # --- tests ---
 
+checkpoints() { names "$SHARED/goldens" "*/golden.safetensors" | sed 's,/golden,,'; }
+# check NAME [ARGUMENT]: a test
+check() {
+    "$build/tests/$1" ${2:+"$2"} >"$work/log" 2>&1
+    case $? in
+    0) note "$* passed" ;;
+    77) note "$*: $(tail -1 "$work/log")" ;;
+    *) fail "$*" ;;
+    esac
+    echo "$*:"
+    head -80 "$work/log"
+}
+# sanitize TOOL NAME [ARGUMENT]
+sanitize() {
+    tool=$1
+    shift
+    if timeout 400 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/$1" ${2:+"$2"} >"$work/log" 2>&1; then
+        note "$* $tool clean"
+    else
+        fail "$* $tool: $(tail -1 "$work/log")"
+    fi
+}
 stage_tests() {
     for name in $(names tests/gpu 'test_*.c'); do
-        "$build/tests/$name" >"$work/log" 2>&1
-        case $? in
-        0) note "$name passed" ;;
-        77) note "$name: $(tail -1 "$work/log")" ;;
-        *) fail "$name" ;;
+        case $name in
+        *_goldens | *_choices)
+            for checkpoint in $(checkpoints); do
+                later check "$name" "$checkpoint"
+            done ;;
+        *) later check "$name" ;;
         esac
-        echo "$name:"
-        head -80 "$work/log"
-        case $name in *_goldens | *_choices) continue ;; esac
-        [ "${SANITIZE:-0}" = 1 ] || continue
+    done
+    together
+    [ "${SANITIZE:-0}" = 1 ] || return
+    for name in $(names tests/gpu 'test_*.c'); do
+        size=
+        case $name in
+        *_goldens | *_choices) continue ;;
+        *_matrix | *_attention) size=small ;;
+        esac
         for tool in memcheck racecheck synccheck; do
-            if timeout 300 compute-sanitizer --tool $tool --error-exitcode 9 "$build/tests/$name" >"$work/log" 2>&1; then
-                note "$name $tool clean"
-            else
-                fail "$name $tool: $(tail -1 "$work/log")"
-            fi
+            later sanitize "$tool" "$name" $size
         done
     done
-}
-
-# --- reference checkpoints ---
-
-# greedy DIR: along the reference's greedy tokens, fed to both backends, the best token is the same wherever the CPU
-# backend's lead of it is above 0.25
-greedy() {
-    "$build/tests/golden" forced "$1/golden.safetensors" >"$work/rows.jsonl"
-    rm -rf "$work"/out*
-    for backend in cpu cuda; do
-        "$MOEBATCH" score -m "$1" -i "$work/rows.jsonl" -o "$work/out.$backend" --logits "$work/out.$backend.h5" \
-            --backend $backend --activations none --progress none >"$work/log" 2>&1 ||
-            { fail "$(basename "$1") greedy $backend: $(tail -1 "$work/log")"; return; }
-    done
-    line=$("$build/tests/golden" leads "$1/golden.safetensors" "$work/out.cpu.h5" "$work/out.cuda.h5" 0.25)
-    limit $? "$(basename "$1") greedy: $line"
-}
-stage_goldens() {
-    for dir in "$SHARED"/goldens/*/; do
-        [ -f "$dir/golden.safetensors" ] || continue
-        dir=${dir%/}
-        greedy "$dir"
-    done
+    together
 }
 
 # --- trained models ---
@@ -117,11 +144,11 @@ stage_goldens() {
 perplexity() {
     name=$(basename "$1")
     for backend in cpu cuda; do
-        "$MOEBATCH" perplexity -m "$@" "$SHARED/models/eval.txt" --backend $backend --progress none \
+        "$MOEBATCH" perplexity -m "$@" "$SHARED/models/eval.txt" --backend $backend --kv-memory 1G --progress none \
             >"$work/$backend" 2>"$work/log" || { fail "$name $* $backend: $(tail -1 "$work/log")"; return; }
     done
     verdict=$(awk 'NR == FNR { cpu = $2; next } { d = 100 * ($2 / cpu - 1)
-        printf "cpu %s cuda %s (%+.3f %%)", cpu, $2, d; exit d > 0.3 || d < -0.3 }' "$work/cpu" "$work/cuda")
+        printf "cpu %s cuda %s (%+.3f %%)", cpu, $2, d; exit !(d <= 0.3 && d >= -0.3) }' "$work/cpu" "$work/cuda")
     code=$?
     shift
     limit $code "perplexity $name $*: $verdict"
@@ -129,16 +156,17 @@ perplexity() {
 stage_models() {
     for dir in "$SHARED"/models/*/; do
         [ -f "$dir/config.json" ] || continue
-        perplexity "${dir%/}" --activations none --kv-dtype bf16
+        later perplexity "${dir%/}" --activations none --kv-dtype bf16
         case $dir in *nvfp4/)
-            perplexity "${dir%/}" --activations stored --kv-dtype fp8 ;;
+            later perplexity "${dir%/}" --activations stored --kv-dtype fp8 ;;
         *-mxfp4/) ;;
         *)
             for format in nvfp4 mxfp4 mxfp8 fp8-dynamic fp8-block int4 q8_0; do
-                perplexity "${dir%/}" --activations none --kv-dtype bf16 --quantize $format
+                later perplexity "${dir%/}" --activations none --kv-dtype bf16 --quantize $format
             done ;;
         esac
     done
+    together
     # The same bytes whatever is in a batch and however prompts are cut.
     for shape in "1 512" "64 512" "5 7"; do
         # shellcheck disable=SC2086
@@ -205,10 +233,6 @@ stage_bench() {
         figure "FP8 products, 1024 rows an expert / dense FP8, gate and up" 0.60 "$work/bench_fp8" '/flops.dense/ && mean >= 1024' "up"
         figure "FP8 products, 1024 rows an expert / dense FP8, down" 0.60 "$work/bench_fp8" '/flops.dense/ && mean >= 1024' "down"
         figure "FP8 decode, bytes of distinct experts / copy" 0.55 "$work/bench_fp8" '/bytes.copy/ && mean >= 8' "layer"
-    fi
-    if bench bench_fp8 ${QUICK:+--quick}; then
-        figure "FP8 products, 1024 rows an expert or more / dense FP8" 0.60 "$work/bench_fp8" '/ (static|block) .*flops/ && mean >= 1024' "up"
-        figure "FP8 decode, bytes of distinct experts / copy" 0.55 "$work/bench_fp8" '/bytes.copy/' "layer"
     fi
     bench bench_linear && true
     if bench bench_attention; then

@@ -1,6 +1,9 @@
 /* tests/gpu/test_cuda_choices.c - whole models on the CUDA backend with the CPU backend's choices of
  * experts: what near-ties of a router do to logits is taken out, and what is left is rounding. Every
- * reference checkpoint, every prompt: relative L2 to the reference's logits below 2e-2. */
+ * reference checkpoint, every prompt: relative L2 to the reference's logits below 2e-2. Along the
+ * reference's greedy tokens the best token is that of the CPU wherever its lead there is above
+ * MARGIN; with the backend's own choices too, but for MOST_TURNED positions of a checkpoint.
+ * Usage: test_cuda_choices [NAME...]: those checkpoints only. */
 #include "dist/comm.h"
 #include "tests/support/check.h"
 #include "tests/support/cuda_case.h"
@@ -12,13 +15,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CHOICES = 1 << 20 };
+enum { MOST_CHOICES = 1 << 20, MOST_TURNED = 1 };
 
 static const double limit = 2e-2;
+static const float MARGIN = 0.25f;
 static CudaCase on;
 static BackendOps recording, imposing;
 static int32_t *choices; /* of the CPU's steps, in the order of its calls */
 static int n_recorded, n_imposed, n_changed;
+static bool own_choices;
 
 static Status record(Backend *b, int32_t *expert, float *weight, uint64_t *load,
                      const float *logits, const float *correction, int n, const int32_t *live,
@@ -57,6 +62,8 @@ static Status impose(Backend *b, int32_t *expert, float *weight, uint64_t *load,
                      const float *logits, const float *correction, int n, const int32_t *live,
                      const RouterSpec *spec, Err *e)
 {
+    if (own_choices)
+        return on.cuda->route(b, expert, weight, load, logits, correction, n, live, spec, e);
     size_t pairs = (size_t)n * (size_t)spec->top_k;
     int32_t *got = test_alloc(pairs * sizeof *got);
     float *share = test_alloc(pairs * sizeof *share);
@@ -90,6 +97,54 @@ static Status impose(Backend *b, int32_t *expert, float *weight, uint64_t *load,
     return ST_OK;
 }
 
+static int best_of(const float *logits, int vocab)
+{
+    int best = 0;
+    for (int v = 1; v < vocab; v++)
+        best = logits[v] > logits[best] ? v : best;
+    return best;
+}
+
+/* Rows in which want's best leads by more than MARGIN; turned: those of them where got has another. */
+static int count_leads(const float *want, const float *got, int n, int vocab, int *turned)
+{
+    int leads = 0;
+    *turned = 0;
+    for (int r = 0; r < n; r++, want += vocab, got += vocab) {
+        int best = best_of(want, vocab), near = 0;
+        for (int v = 0; v < vocab; v++)
+            near += want[best] - want[v] <= MARGIN;
+        leads += near == 1;
+        *turned += near == 1 && best_of(got, vocab) != best;
+    }
+    return leads;
+}
+
+static int check_greedy(const GoldenModel *g, Model *here, Model *there)
+{
+    const TensorEntry *t = golden_entry(g, "greedy", 1);
+    int n = t ? (int)t->shape[0] : 0, turned, turned_alone;
+    int32_t ids[GOLDEN_ROWS];
+    if (n < 1 || n > GOLDEN_ROWS)
+        return check_true("greedy tokens", false);
+    memcpy(ids, t->data, (size_t)n * sizeof *ids);
+    size_t bytes = (size_t)n * (size_t)g->arch.vocab * sizeof(float);
+    float *want = test_alloc(bytes), *got = test_alloc(bytes);
+    n_recorded = n_imposed = n_changed = 0;
+    golden_run(here, ids, n, want);
+    golden_run(there, ids, n, got);
+    int leads = count_leads(want, got, n, g->arch.vocab, &turned);
+    own_choices = true;
+    golden_run(there, ids, n, got);
+    own_choices = false;
+    count_leads(want, got, n, g->arch.vocab, &turned_alone);
+    printf("; of %d greedy tokens %d lead, %d differ (%d)", n, leads, turned, turned_alone);
+    free(want);
+    free(got);
+    return check_int("greedy tokens that differ", turned, 0) +
+           check_true("greedy tokens that differ with own choices", turned_alone <= MOST_TURNED);
+}
+
 static int check_model(void *comm, const char *dir, const char *name)
 {
     const Precision none = {.activations = ACTIVATIONS_NONE};
@@ -121,6 +176,7 @@ static int check_model(void *comm, const char *dir, const char *name)
         free(got);
         free(want);
     }
+    failed += check_greedy(&g, here, there);
     printf("\n");
     model_destroy(here);
     model_destroy(there);
@@ -145,8 +201,10 @@ int main(int argc, char **argv)
     cuda_case_must(comm_start(&argc, &argv, &comm, &e), &e);
     char folder[FILE_PATH_MAX];
     snprintf(folder, sizeof folder, "%s/goldens", test_shared());
-    printf("relative L2 of each prompt (rows and layers whose choice was changed)\n");
-    failed = golden_each(folder, check_model, &comm);
+    printf("relative L2 of each prompt (rows and layers whose choice was changed); best tokens "
+           "(with own "
+           "choices)\n");
+    failed = golden_each(folder, argc - 1, argv + 1, check_model, &comm);
     comm_end(&comm);
     free(choices);
     cuda_case_close(&on);

@@ -9,7 +9,8 @@
  * rounds what it leaves between ops to bf16 and is exact otherwise. Where that one is beyond a limit
  * as well, the limit is twice its figure. Where values are rounded to codes, every prompt can jump:
  * there the root mean square over all prompts of the medians is held to 3e-2, or to one and a half
- * times that of bf16 alone. */
+ * times that of bf16 alone.
+ * Usage: test_cuda_goldens [NAME...]: those checkpoints only. */
 #include "dist/comm.h"
 #include "tests/support/bf16_twin.h"
 #include "tests/support/check.h"
@@ -142,7 +143,7 @@ int main(int argc, char **argv)
     cuda_case_must(comm_start(&argc, &argv, &comm, &e), &e);
     snprintf(folder, sizeof folder, "%s/goldens", test_shared());
     printf("distance of the CUDA backend / of bf16 activations alone, prompts 0 to 3\n");
-    failed = golden_each(folder, check_model, &comm);
+    failed = golden_each(folder, argc - 1, argv + 1, check_model, &comm);
     comm_end(&comm);
     cuda_case_close(&on);
     return test_result(failed);

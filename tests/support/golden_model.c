@@ -105,11 +105,19 @@ static int has_golden(const struct dirent *d)
     return d->d_name[0] != '.';
 }
 
-int golden_each(const char *folder, int (*fn)(void *ctx, const char *dir, const char *name),
-                void *ctx)
+static bool is_wanted(const char *name, int n_names, char *const *names)
+{
+    for (int i = 0; i < n_names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return n_names == 0;
+}
+
+int golden_each(const char *folder, int n_names, char *const *names,
+                int (*fn)(void *ctx, const char *dir, const char *name), void *ctx)
 {
     struct dirent **list;
-    int n = scandir(folder, &list, has_golden, alphasort), sum = 0;
+    int n = scandir(folder, &list, has_golden, alphasort), sum = 0, n_found = 0;
     if (n < 0) {
         fprintf(stderr, "%s: cannot be read\n", folder);
         exit(1);
@@ -117,12 +125,17 @@ int golden_each(const char *folder, int (*fn)(void *ctx, const char *dir, const 
     for (int i = 0; i < n; i++) {
         char path[2 * FILE_PATH_MAX];
         snprintf(path, sizeof path, "%s/%s/golden.safetensors", folder, list[i]->d_name);
-        if (file_exists(path)) {
+        if (is_wanted(list[i]->d_name, n_names, names) && file_exists(path)) {
             snprintf(path, sizeof path, "%s/%s", folder, list[i]->d_name);
             sum += fn(ctx, path, list[i]->d_name);
+            n_found++;
         }
         free(list[i]);
     }
     free(list);
+    if (n_found < n_names) {
+        fprintf(stderr, "%s: %d of %d checkpoints that were named\n", folder, n_found, n_names);
+        exit(1);
+    }
     return sum;
 }

@@ -27,9 +27,10 @@ Model *golden_load(const GoldenModel *g, Comm *comm, const BackendOps *ops, Back
 /* All n positions of a prompt in one step: out [n, vocab]. */
 void golden_run(Model *m, const int32_t *ids, int n, float *out);
 
-/* Calls fn for the folder of every reference checkpoint under folder, in the order of their names;
- * returns the sum of what it returns. */
-int golden_each(const char *folder, int (*fn)(void *ctx, const char *dir, const char *name),
-                void *ctx);
+/* Calls fn for the folder of every reference checkpoint under folder, or of those whose names are
+ * given (n_names of them, 0: all), in the order of their names; returns the sum of what it returns.
+ * A name that is not there ends the test. */
+int golden_each(const char *folder, int n_names, char *const *names,
+                int (*fn)(void *ctx, const char *dir, const char *name), void *ctx);
 
 #endif

@@ -5,8 +5,6 @@
  *   golden logits GOLDEN LOGITS.h5 TENSOR LIMIT   largest difference over the deviation of the reference, per prompt
  *   golden rounded GOLDEN LOGITS.h5 TENSOR GOLDEN.json   relative L2 of each prompt within max(2e-4, 5 x its noise);
  *                                         exits 3 where it is not because a value fell on the other side of a boundary
- *   golden forced GOLDEN                  the row for `score` with prompt 1 and its greedy tokens
- *   golden leads GOLDEN A.h5 B.h5 MARGIN  both have the same best token after each of those wherever A's lead is above MARGIN
  *   golden has GOLDEN TENSOR              exits 0 where the reference has TENSOR.0
  *   golden tokens GOLDEN OUT.jsonl        greedy tokens are equal */
 #include "io/file.h"
@@ -62,16 +60,6 @@ static int print_greedy(const SafeTensors *s)
     print_ids(t, t->shape[0]);
     printf(",\"max_tokens\":%lld,\"temperature\":0,\"ignore_eos\":true}\n",
            (long long)(g->shape[0] - t->shape[0]));
-    return 0;
-}
-
-static int print_forced(const SafeTensors *s)
-{
-    const TensorEntry *g = find(s, "greedy.%d", 1);
-    if (!g)
-        return 1;
-    print_ids(g, g->shape[0]);
-    printf("}\n");
     return 0;
 }
 
@@ -208,44 +196,6 @@ static int compare_rounded(const SafeTensors *s, const char *h5, const char *ten
     return code;
 }
 
-/* Of prompt 1 and its greedy tokens, scored by two backends. */
-static int compare_leads(const SafeTensors *s, const char *a_path, const char *b_path,
-                         double margin)
-{
-    const TensorEntry *g = find(s, "greedy.%d", 1), *t = find(s, "logits.%d", 1);
-    if (!g || !t)
-        return 1;
-    int64_t n = g->shape[0], width = t->shape[1], compared = 0, wrong = 0;
-    hid_t a_file = H5Fopen(a_path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    hid_t b_file = H5Fopen(b_path, H5F_ACC_RDONLY, H5P_DEFAULT);
-    float *a = a_file < 0 ? NULL : read_logits(a_file, 0, n * width),
-          *b = b_file < 0 ? NULL : read_logits(b_file, 0, n * width);
-    for (int64_t i = 0; a && b && i < n; i++) {
-        const float *x = a + i * width, *y = b + i * width;
-        int64_t best = 0, other = 0;
-        double second = -INFINITY;
-        for (int64_t v = 1; v < width; v++)
-            best = x[v] > x[best] ? v : best;
-        for (int64_t v = 0; v < width; v++) {
-            second = v != best && (double)x[v] > second ? (double)x[v] : second;
-            other = y[v] > y[other] ? v : other;
-        }
-        bool leads = (double)x[best] - second > margin;
-        compared += leads;
-        wrong += leads && other != best;
-    }
-    printf("%lld of %lld positions have a lead, %lld differ\n", (long long)compared, (long long)n,
-           (long long)wrong);
-    if (a_file >= 0)
-        H5Fclose(a_file);
-    if (b_file >= 0)
-        H5Fclose(b_file);
-    bool read = a && b;
-    free(a);
-    free(b);
-    return !read || wrong != 0;
-}
-
 static int compare_tokens(const SafeTensors *s, const char *path)
 {
     const TensorEntry *t = find(s, "input_ids.%d", 1), *g = find(s, "greedy.%d", 1);
@@ -298,10 +248,6 @@ int main(int argc, char **argv)
         code = print_greedy(&s);
     else if (strcmp(argv[1], "logits") == 0 && argc == 6)
         code = compare_logits(&s, argv[3], argv[4], atof(argv[5]), NULL);
-    else if (strcmp(argv[1], "forced") == 0)
-        code = print_forced(&s);
-    else if (strcmp(argv[1], "leads") == 0 && argc == 6)
-        code = compare_leads(&s, argv[3], argv[4], atof(argv[5]));
     else if (strcmp(argv[1], "rounded") == 0 && argc == 6)
         code = compare_rounded(&s, argv[3], argv[4], argv[5]);
     else if (strcmp(argv[1], "has") == 0 && argc == 4)
