@@ -148,7 +148,7 @@ perplexity() {
             >"$work/$backend" 2>"$work/log" || { fail "$name $* $backend: $(tail -1 "$work/log")"; return; }
     done
     verdict=$(awk 'NR == FNR { cpu = $2; next } { d = 100 * ($2 / cpu - 1)
-        printf "cpu %s cuda %s (%+.3f %%)", cpu, $2, d; exit !(d <= 0.3 && d >= -0.3) }' "$work/cpu" "$work/cuda")
+        printf "cpu %s cuda %s (%+.3f %%)", cpu, $2, d; exit !(cpu > 0 && $2 ~ /^[0-9]/ && d <= 0.3 && d >= -0.3) }' "$work/cpu" "$work/cuda")
     code=$?
     shift
     limit $code "perplexity $name $*: $verdict"
