@@ -38,7 +38,8 @@ awk 'BEGIN {
     }
 }' >"$work/latent"
 
-# job OUT RANKS OPTIONS...: a run on the GPU; ranks share one where there are too few
+# job OUT RANKS OPTIONS...: a run on the GPU; ranks share one where there are too few. $each: a command before moebatch's
+each=
 job() {
     out=$1 on=$2
     shift 2
@@ -46,9 +47,9 @@ job() {
     [ "$on" -le "$n_gpus" ] || share=--share-gpu
     rm -rf "$work/$out" "$work/$out.job"
     # shellcheck disable=SC2086
-    timeout 120 mpirun -n "$on" "$MOEBATCH" "$@" -o "$work/$out" --backend cuda --kv-memory 256M --wait-timeout 60 \
-        --progress none $share >"$work/log" 2>&1 && return 0
-    fail "$out on $on ranks, exit code $?: $(grep -a moebatch "$work/log" | grep -v GiB | head -2 | tr '\n' ' ')"
+    timeout 120 mpirun -n "$on" $each "$MOEBATCH" "$@" -o "$work/$out" --backend cuda --kv-memory 256M --wait-timeout 60 \
+        --progress none $share >"$work/$out.log" 2>&1 && return 0
+    fail "$out on $on ranks, exit code $?: $(grep -a moebatch "$work/$out.log" | grep -v GiB | head -2 | tr '\n' ' ')"
     return 1
 }
 # same NAME OPTIONS...: the bytes of one rank at all others
@@ -67,12 +68,6 @@ same() {
 }
 
 model=$SOURCE/tests/data/storyteller
-same decode run -m "$model" -i "$work/long" --max-batch 16
-same prefill run -m "$model" -i "$work/prefill" --prefill-chunk 700 --exchange-memory 512K
-same chunks run -m "$model" -i "$work/long" --max-batch 5 --prefill-chunk 100 --exchange-memory 64K
-same "one row" run -m "$model" -i "$work/single"
-same codes run -m "$SOURCE/tests/data/families/qwen3_moe-a" -i "$work/latent" --quantize fp8-dynamic --activations stored --exchange-memory 16K
-same latent run -m "$SOURCE/tests/data/families/deepseek_v3-a" -i "$work/latent"
 logits() {
     for n in 1 $ranks; do
         rm -rf "$work/score.$n" "$work/score.$n".*
@@ -102,7 +97,35 @@ awk 'BEGIN {
         printf "{\"custom_id\":\"%d\",\"input_ids\":[%s]}\n", i, line
     }
 }' >"$work/texts"
-logits
+# As Slurm may have it: each rank sees a GPU of its own alone.
+one_each() {
+    cat >"$work/one_each" <<'SH'
+CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"
+SH
+    job "each.1" 1 run -m "$model" -i "$work/long" || return
+    each="sh $work/one_each"
+    job "each.$n_gpus" "$n_gpus" run -m "$model" -i "$work/long" || return
+    if cmp -s "$work/each.1" "$work/each.$n_gpus"; then
+        say "each of $n_gpus ranks sees one GPU: the bytes of one rank"
+    else
+        fail "each of $n_gpus ranks sees one GPU: bytes differ from those of one rank"
+    fi
+}
+{
+    same decode run -m "$model" -i "$work/long" --max-batch 16 &
+    same prefill run -m "$model" -i "$work/prefill" --prefill-chunk 700 --exchange-memory 512K &
+    same chunks run -m "$model" -i "$work/long" --max-batch 5 --prefill-chunk 100 --exchange-memory 64K &
+    same one-row run -m "$model" -i "$work/single" &
+    wait
+    same codes run -m "$SOURCE/tests/data/families/qwen3_moe-a" -i "$work/latent" --quantize fp8-dynamic --activations stored \
+        --exchange-memory 16K &
+    same latent run -m "$SOURCE/tests/data/families/deepseek_v3-a" -i "$work/latent" &
+    logits &
+    [ "$n_gpus" -lt 2 ] || one_each &
+    wait
+} >"$work/said"
+cat "$work/said"
+! grep -q FAILED "$work/said" || failed=1
 
 # --- a rank that is lost: SIGKILL, of which mpirun learns, and SIGSTOP, of which only the watchdog does ---
 awk 'BEGIN { for (i = 1; i <= 64; i++)
