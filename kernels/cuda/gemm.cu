@@ -354,9 +354,11 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
         return (slabs * SLAB_ROWS + outputs - 1) / outputs * row_tiles;
     };
     SlabLaunch l = {};
-    l.shape = each > 64 && tiles(256, 128) >= n_sm ? SLAB_WIDE
-              : each > 10 || g->x_up               ? SLAB_NARROW /* the other one has no masks */
-                                                   : SLAB_FEW;
+    /* Tiles of few rows have no masks; they are also what spreads a router over multiprocessors. */
+    bool few = (each <= 10 || tiles(128, 16) <= n_sm) && !g->x_up;
+    l.shape = few                                    ? SLAB_FEW
+              : each > 64 && tiles(256, 128) >= n_sm ? SLAB_WIDE
+                                                     : SLAB_NARROW;
     l.most_tiles = l.shape == SLAB_WIDE     ? tiles(256, 128)
                    : l.shape == SLAB_NARROW ? tiles(128, 64)
                                             : tiles(128, 16);

@@ -721,7 +721,10 @@ int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
     constexpr int MOST = 16;
     auto kernel = slab_kernel<CODEC, S>;
     int fixed = 2 * S::BUFFER + 2 * MOST * 8 + (g->first ? 2 * (g->n_mats + 1) * 4 : 0);
-    int room = (l->shared_bytes - (S::BLOCKS - 1) * 1024) / S::BLOCKS - fixed;
+    /* With a multiprocessor for each tile, a block has all its memory for records on their way. */
+    int most = l->n_sm * S::BLOCKS, blocks = l->most_tiles < most ? (int)l->most_tiles : most;
+    int share = blocks <= l->n_sm ? 1 : S::BLOCKS;
+    int room = (l->shared_bytes - (share - 1) * 1024) / share - fixed;
     int stages = room / STAGE < MOST ? room / STAGE : MOST;
     if (stages < 3)
         return cudaErrorInvalidValue;
@@ -733,8 +736,6 @@ int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
             return err;
         ready = true;
     }
-    int most = l->n_sm * S::BLOCKS;
-    int blocks = l->most_tiles < most ? (int)l->most_tiles : most;
     kernel<<<blocks, S::THREADS, fixed + stages * STAGE, (cudaStream_t)stream>>>(*g, stages,
                                                                                  l->vectors);
     return cudaGetLastError();
