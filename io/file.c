@@ -7,8 +7,10 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 Status file_join(char *out, const char *dir, const char *name, Err *e)
@@ -102,7 +104,7 @@ fail:
     return st;
 }
 
-Status file_map(const char *path, FileMap *out, Err *e)
+Status file_map_open(const char *path, FileMap *out, Err *e)
 {
     int fd;
     *out = (FileMap){0};
@@ -115,17 +117,43 @@ Status file_map(const char *path, FileMap *out, Err *e)
         else
             out->data = p;
     }
-    close(fd); /* the mapping keeps the file */
-    if (st != ST_OK)
+    if (st != ST_OK) {
+        close(fd);
         out->len = 0;
-    return st;
+        return st;
+    }
+    out->is_open = true;
+    out->fd = fd;
+    return ST_OK;
+}
+
+static void close_map(FileMap *m)
+{
+    if (m->is_open)
+        close(m->fd);
+    m->is_open = false;
+}
+
+Status file_map(const char *path, FileMap *out, Err *e)
+{
+    TRY(file_map_open(path, out, e));
+    close_map(out); /* the mapping keeps the file */
+    return ST_OK;
 }
 
 void file_unmap(FileMap *m)
 {
     if (m->data)
         munmap((void *)(uintptr_t)m->data, m->len);
+    close_map(m);
     *m = (FileMap){0};
+}
+
+bool file_map_is_here(const FileMap *m, const uint8_t *byte)
+{
+    char c;
+    struct iovec one = {.iov_base = &c, .iov_len = 1};
+    return m->is_open && preadv2(m->fd, &one, 1, (off_t)(byte - m->data), RWF_NOWAIT) == 1;
 }
 
 void file_will_need(const uint8_t *bytes, size_t len)
@@ -137,20 +165,33 @@ void file_will_need(const uint8_t *bytes, size_t len)
     posix_madvise((void *)start, (uintptr_t)bytes + len - start, POSIX_MADV_WILLNEED);
 }
 
-Status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t len, Err *e)
+static Status read_at(int fd, uint64_t offset, void *out, size_t len, Err *e)
 {
     for (size_t done = 0; done < len;) {
         ssize_t n = pread(fd, (char *)out + done, len - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return err_errno(e, "%.300s: cannot read at byte %llu", path,
-                             (unsigned long long)(offset + done));
+            return err_errno(e, "cannot read at byte %llu", (unsigned long long)(offset + done));
         if (n == 0)
-            return err_set(e, ST_IO, "%.300s: has become shorter: byte %llu is gone", path,
+            return err_set(e, ST_IO, "has become shorter: byte %llu is gone",
                            (unsigned long long)(offset + done));
         done += (size_t)n;
     }
+    return ST_OK;
+}
+
+Status file_read_at(int fd, const char *path, uint64_t offset, void *out, size_t len, Err *e)
+{
+    return read_at(fd, offset, out, len, e) == ST_OK ? ST_OK : err_in(e, "%.300s", path);
+}
+
+Status file_map_read(const FileMap *m, const uint8_t *bytes, void *out, size_t len, Err *e)
+{
+    if (m && m->is_open)
+        return read_at(m->fd, (uint64_t)(bytes - m->data), out, len, e);
+    if (len > 0)
+        memcpy(out, bytes, len);
     return ST_OK;
 }
 

@@ -37,9 +37,21 @@ Status file_write_at(int fd, const char *path, uint64_t offset, const void *byte
 typedef struct FileMap {
     const uint8_t *data; /* NULL: empty file, or none */
     size_t len;
+    bool is_open; /* fd reads the same file */
+    int fd;
 } FileMap;
 Status file_map(const char *path, FileMap *out, Err *e);
+/* The same, and the file stays open, for file_map_read. */
+Status file_map_open(const char *path, FileMap *out, Err *e);
+/* bytes[0..len) of a mapping into out. Where the file is open they are read, which costs less than
+ * touching pages, keeps none of them mapped, and fails with ST_IO, naming the byte, where the file has
+ * become shorter; else, and where m is NULL, they are copied. Any thread. */
+Status file_map_read(const FileMap *m, const uint8_t *bytes, void *out, size_t len, Err *e);
 void file_unmap(FileMap *m); /* all zero is fine, and so is twice */
+
+/* Whether a byte of a mapping is in memory, so that nobody would wait for it; false where that cannot be
+ * told, as of files that are not open. */
+bool file_map_is_here(const FileMap *m, const uint8_t *byte);
 
 /* Tells the system that bytes[0..len) of a mapped file are wanted soon and in order. Only a hint.
  */

@@ -9,7 +9,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MAX_INDEX_BYTES = 256 << 20, MAX_PARTS_OF_SET = 1 << 16 };
+enum {
+    MAX_INDEX_BYTES = 256 << 20,
+    MAX_PARTS_OF_SET = 1 << 16,
+    MAX_OPEN_PARTS = 512 /* a process may have 1024 files open */
+};
 
 static const char SINGLE[] = "model.safetensors", INDEX[] = "model.safetensors.index.json";
 
@@ -84,7 +88,7 @@ static Status add_part(TensorSet *s, const char *dir, const char *name, Err *e)
     if (!p->name)
         return err_set(e, ST_MEMORY, "not enough memory for the parts");
     TRY(file_join(path, dir, name, e));
-    TRY(file_map(path, &p->map, e));
+    TRY((s->n_parts < MAX_OPEN_PARTS ? file_map_open : file_map)(path, &p->map, e));
     s->n_parts++; /* from here on tensor_set_close takes care of it */
     if (safetensors_parse(p->map.data, p->map.len, &p->header, e) != ST_OK)
         return err_in(e, "%s", name);

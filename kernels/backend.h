@@ -43,6 +43,8 @@ typedef struct BackendConfig {
     int local_rank; /* picks the device */
 } BackendConfig;
 
+enum { WEIGHT_CHECKS_CODES = 1, WEIGHT_CHECKS_SCALES = 2 };
+
 typedef enum WeightUse {
     WEIGHT_MATMUL,
     WEIGHT_LOOKUP,
@@ -241,6 +243,9 @@ typedef struct BackendOps {
                             const WeightPart *parts, int n_parts, int64_t cols, Weight **out,
                             Err *e);
     Status (*weight_set)(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e);
+    /* What weight_set looks at itself while it reads t, WEIGHT_CHECKS_...: it returns ST_INPUT where
+     * one of these is no finite number, without saying which. NULL: it looks at nothing. */
+    int (*weight_checks)(const Weight *w, int part, const QuantTensor *t);
     void (*weight_destroy)(Backend *b, Weight *w); /* NULL is fine */
     size_t (*weight_bytes)(const Weight *w);
     /* Banks as files keep them. The layout is a name for the order in which matrices lie, of

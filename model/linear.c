@@ -60,10 +60,19 @@ Status linear_view(const TensorSet *files, const LinearTensors *t, int expert, Q
     return linear_where(files, t, expert, out, e);
 }
 
+/* The file of t, if that is where p is: scales may have been cast, a pack's tensors put back. */
+static const FileMap *file_around(const TensorSet *files, const TensorEntry *t, const uint8_t *p)
+{
+    const FileMap *map = &files->parts[t->part].map;
+    return map->data && p >= map->data && p < map->data + map->len ? map : NULL;
+}
+
 Status linear_where(const TensorSet *files, const LinearTensors *t, int expert, QuantTensor *out,
                     Err *e)
 {
     *out = t->q;
+    out->data_file = file_around(files, t->weight, out->data);
+    out->scales_file = t->scale ? file_around(files, t->scale, out->scales) : NULL;
     out->data += expert * t->expert_bytes;
     if (out->scales)
         out->scales += expert * t->expert_scale_bytes;
@@ -77,6 +86,10 @@ Status linear_where(const TensorSet *files, const LinearTensors *t, int expert, 
 QuantTensor linear_rows(const QuantTensor *q, int64_t first, int64_t step, int64_t n)
 {
     QuantTensor rows = quant_rows(q, first, n);
+    if (step > 1) {
+        rows.lanes = (int)step;
+        rows.lane = (int)(first % step);
+    }
     rows.row_bytes *= step;
     if (step > 1 && rows.scales) {
         rows.scales += rows.first_row * rows.scale_row_bytes;

@@ -33,6 +33,8 @@ QuantTensor linear_rows(const QuantTensor *q, int64_t first, int64_t step, int64
 Status linear_check_scales(const TensorSet *files, const LinearTensors *t, int expert,
                            const QuantTensor *view, int64_t first, int64_t step, Team *team,
                            Err *e);
+/* A pack says the shape that it has. */
+Status linear_check_shape(const TensorSet *files, const LinearTensors *t, Err *e);
 /* Every code, and every value of an unquantized matrix, of an expert (0 where there is no stack) is
  * a number, and a pack says the shape that it has; the message names file, tensor and index. As above
  * on the threads of team (NULL: the caller alone); the first that is wrong is named. */

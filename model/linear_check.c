@@ -5,6 +5,7 @@
 #include "model/linear.h"
 
 #include "model/kept.h"
+#include "quant/finite.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -12,45 +13,6 @@
 #include <string.h>
 
 enum { TASK_BYTES = 256 << 10 };
-
-/* An element of size bytes is not finite where (bits & mask) + add carries into top. */
-typedef struct NotFinite {
-    int size;
-    uint64_t mask, add, top;
-} NotFinite;
-
-static const NotFinite in_e4m3 = {1, 0x7f, 0x01, 0x80}, in_bf16 = {2, 0x7f80, 0x0080, 0x8000},
-                       in_f16 = {2, 0x7c00, 0x0400, 0x8000},
-                       in_f32 = {4, 0x7f800000, 0x00800000, 0x80000000};
-
-/* The pattern in every element of a word. */
-static uint64_t everywhere(uint64_t pattern, int size)
-{
-    for (int bits = 8 * size; bits < 64; bits *= 2)
-        pattern |= pattern << bits;
-    return pattern;
-}
-
-/* The first element that is not finite of n, or -1. */
-static int64_t find_not_finite(const NotFinite *f, const uint8_t *p, int64_t n)
-{
-    uint64_t mask = everywhere(f->mask, f->size), add = everywhere(f->add, f->size),
-             top = everywhere(f->top, f->size);
-    int64_t per_word = 8 / f->size, i = 0;
-    for (; i + per_word <= n; i += per_word) {
-        uint64_t word;
-        memcpy(&word, p + i * f->size, sizeof word);
-        if (((word & mask) + add) & top)
-            break;
-    }
-    for (; i < n; i++) {
-        uint64_t bits = 0;
-        memcpy(&bits, p + i * f->size, (size_t)f->size);
-        if (((bits & f->mask) + f->add) & f->top)
-            return i;
-    }
-    return -1;
-}
 
 /* Becomes the lower of the two; -1 is none. */
 static void lower(_Atomic int64_t *first, int64_t at)
@@ -75,12 +37,12 @@ static void search_codes(void *ctx, int task, int thread)
     (void)thread;
     const uint8_t *p = s->p + at * s->stride;
     if (s->stride == s->f->size) {
-        int64_t found = find_not_finite(s->f, p, n);
+        int64_t found = finite_search(s->f, p, n);
         lower(&s->first, found < 0 ? -1 : at + found);
         return;
     }
     for (int64_t i = 0; i < n; i++, p += s->stride)
-        if (find_not_finite(s->f, p, 1) == 0) {
+        if (finite_search(s->f, p, 1) == 0) {
             lower(&s->first, at + i);
             return;
         }
@@ -122,11 +84,12 @@ static Status bad_code(const TensorSet *files, const TensorEntry *t, int64_t at,
 }
 
 /* Blocks of a codec begin with their scale, in binary16. */
-static Status check_blocks(const TensorSet *files, const TensorEntry *t, int unit_bytes, Team *team,
-                           Err *e)
+static Status check_blocks(const TensorSet *files, const TensorEntry *t, const QuantFormat *f,
+                           Team *team, Err *e)
 {
-    int64_t at = find_code(&in_f16, t->data, unit_bytes, t->bytes / unit_bytes, team);
-    return at < 0 ? ST_OK : bad_code(files, t, at * unit_bytes, "the scale of the block at", e);
+    int64_t at =
+        find_code(finite_test(f->id), t->data, f->unit_bytes, t->bytes / f->unit_bytes, team);
+    return at < 0 ? ST_OK : bad_code(files, t, at * f->unit_bytes, "the scale of the block at", e);
 }
 
 static int64_t integer_at(const TensorEntry *t, int i)
@@ -141,10 +104,13 @@ static int64_t integer_at(const TensorEntry *t, int i)
     return narrow;
 }
 
-static Status check_shape(const TensorSet *files, const LinearTensors *t, Err *e)
+Status linear_check_shape(const TensorSet *files, const LinearTensors *t, Err *e)
 {
     const TensorEntry *s = t->shape;
-    if (!s || (integer_at(s, 0) == t->q.rows && integer_at(s, 1) == t->q.cols))
+    if (!s)
+        return ST_OK;
+    TRY(kept_need(files, s, e));
+    if (integer_at(s, 0) == t->q.rows && integer_at(s, 1) == t->q.cols)
         return ST_OK;
     return err_set(e, ST_INPUT, "%s: tensor \"%.200s\": says [%lld, %lld], expected [%lld, %lld]",
                    tensor_set_file(files, s), s->name, (long long)integer_at(s, 0),
@@ -155,32 +121,13 @@ Status linear_check_codes(const TensorSet *files, const LinearTensors *t, int ex
                           Err *e)
 {
     TRY(kept_need(files, t->weight, e));
-    if (t->shape)
-        TRY(kept_need(files, t->shape, e));
-    TRY(check_shape(files, t, e));
+    TRY(linear_check_shape(files, t, e));
     const TensorEntry *w = t->weight;
-    const NotFinite *f = NULL;
-    switch (t->q.format->id) {
-    case FORMAT_FP8:
-    case FORMAT_MXFP8:
-        f = &in_e4m3;
-        break;
-    case FORMAT_BF16:
-        f = &in_bf16;
-        break;
-    case FORMAT_F16:
-        f = &in_f16;
-        break;
-    case FORMAT_F32:
-        f = &in_f32;
-        break;
-    case FORMAT_Q8_0:
-    case FORMAT_IQ2_XS:
-    case FORMAT_IQ2_XXS:
-        return check_blocks(files, w, t->q.format->unit_bytes, team, e);
-    default: /* all 16 codes are numbers */
+    const NotFinite *f = finite_test(t->q.format->id);
+    if (!f)
         return ST_OK;
-    }
+    if (t->q.format->unit > 1)
+        return check_blocks(files, w, t->q.format, team, e);
     int64_t bytes = t->expert_bytes ? t->expert_bytes : w->bytes;
     int64_t first = expert * t->expert_bytes / f->size;
     int64_t at = find_code(f, w->data + expert * t->expert_bytes, f->size, bytes / f->size, team);
@@ -209,13 +156,6 @@ static Status bad_scale(const TensorSet *files, const LinearTensors *t, int expe
                                                                 : "positive");
 }
 
-static bool scale_is_bad(ScaleType type, bool single, const uint8_t *p, float *value)
-{
-    float v = scale_value(type, p);
-    *value = v;
-    return !(v >= 0) || v > 3.4028234e38f || signbit(v) || (single && v == 0);
-}
-
 typedef struct ScaleSearch {
     const QuantTensor *view;
     int64_t first_row, n_rows; /* of scales */
@@ -224,17 +164,12 @@ typedef struct ScaleSearch {
     _Atomic int64_t first; /* row * groups + group */
 } ScaleSearch;
 
-/* Whether no scale of a row needs a closer look, of types whose bytes tell at once: E8M0 has one that
- * is no number, and E4M3 those from 0x7f, not a number, on to all the negative ones. */
+/* Whether no scale of a row needs a closer look, where all lie one behind the other. */
 static bool row_is_good(const ScaleSearch *s, const uint8_t *p)
 {
-    ScaleType type = s->view->scale_type;
-    if (s->single || s->view->scale_col_bytes != 1 || (type != SCALE_E8M0 && type != SCALE_E4M3))
-        return false;
-    uint8_t most = 0;
-    for (int64_t g = 0; g < s->groups; g++)
-        most = p[g] > most ? p[g] : most;
-    return most < (type == SCALE_E8M0 ? 255 : 0x7f);
+    const QuantTensor *view = s->view;
+    return !s->single && view->scale_col_bytes == scale_bytes(view->scale_type) &&
+           scales_are_good(view->scale_type, p, s->groups);
 }
 
 static void search_scales(void *ctx, int task, int thread)

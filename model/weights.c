@@ -21,16 +21,6 @@ static Status in_tensor(const Loader *l, const TensorEntry *t)
 
 /* --- vectors --- */
 
-/* n values of t from value first on, as float32. */
-Status loader_read_values(Loader *l, const TensorEntry *t, int64_t first, int64_t n, float *out)
-{
-    TRY(kept_need(&l->c->files, t, l->e));
-    QuantTensor row = linear_plain(t, 1, first + n);
-    row.format->decode(&row, 0, first, n, out);
-    l->w->bytes_read += n * dtype_bytes(t->dtype);
-    return ST_OK;
-}
-
 /* Takes backend memory for n values and puts them there. */
 Status loader_place_values(Loader *l, const char *what, const float *values, int64_t n, float **out)
 {
@@ -46,6 +36,16 @@ Status loader_place_values(Loader *l, const char *what, const float *values, int
 static int64_t n_values(const TensorEntry *t)
 {
     return t->bytes / dtype_bytes(t->dtype);
+}
+
+/* All of t, as float32. */
+static Status read_values(Loader *l, const TensorEntry *t, float *out)
+{
+    TRY(kept_need(&l->c->files, t, l->e));
+    QuantTensor row = linear_plain(t, 1, n_values(t));
+    row.format->decode(&row, 0, 0, n_values(t), out);
+    l->w->bytes_read += t->bytes;
+    return ST_OK;
 }
 
 /* A norm or bias that is no number makes every token one; -inf may stand for "never". */
@@ -74,7 +74,7 @@ static Status load_vector(Loader *l, const char *what, const TensorEntry *const 
     Status st = ST_OK;
     for (int i = 0; i < n_parts; i++) {
         if (st == ST_OK)
-            st = loader_read_values(l, parts[i], 0, n_values(parts[i]), values + at);
+            st = read_values(l, parts[i], values + at);
         at += n_values(parts[i]);
     }
     for (int i = n_parts - 1; i >= 0 && st == ST_OK; i--) {
@@ -223,20 +223,42 @@ Status loader_set_online(Loader *l, Weight *w, int mat, const LinearTensors *con
 
 /* --- linear layers --- */
 
+/* weight_set found a code or a scale that is no finite number: the message becomes that of the check
+ * which says where. Another message stays. */
+static Status tell_where(Loader *l, int checked, const LinearTensors *t, const QuantTensor *view,
+                         int expert, int64_t first, int64_t step)
+{
+    const TensorSet *files = &l->c->files;
+    Err other = *l->e;
+    if (checked & WEIGHT_CHECKS_CODES)
+        TRY(linear_check_codes(files, t, expert, l->online.team, l->e));
+    if (checked & WEIGHT_CHECKS_SCALES)
+        TRY(linear_check_scales(files, t, expert, view, first, step, l->online.team, l->e));
+    *l->e = other;
+    return other.code;
+}
+
 Status loader_set_view(Loader *l, Weight *w, int mat, int part, const LinearTensors *t,
                        const QuantTensor *view, int expert, int64_t first, int64_t step)
 {
+    const TensorSet *files = &l->c->files;
+    const BackendOps *ops = l->w->ops;
     if (l->keeper && !keeper_reads(l->keeper, w))
         return set_part(l, w, mat, part, view, t->weight);
-    if (first == 0) /* gate and up in one tensor are looked at together */
-        TRY(linear_check_codes(&l->c->files, t, expert, l->online.team, l->e));
-    TRY(linear_check_scales(&l->c->files, t, expert, view, first, step, l->online.team, l->e));
-    return set_part(l, w, mat, part, view, t->weight);
+    int checked = ops->weight_checks ? ops->weight_checks(w, part, view) : 0;
+    TRY(linear_check_shape(files, t, l->e));
+    if (!(checked & WEIGHT_CHECKS_CODES) &&
+        first == 0) /* gate and up in one are looked at together */
+        TRY(linear_check_codes(files, t, expert, l->online.team, l->e));
+    if (!(checked & WEIGHT_CHECKS_SCALES))
+        TRY(linear_check_scales(files, t, expert, view, first, step, l->online.team, l->e));
+    Status st = set_part(l, w, mat, part, view, t->weight);
+    return st == ST_INPUT && checked ? tell_where(l, checked, t, view, expert, first, step) : st;
 }
 
-void loader_prefetch(const LinearTensors *t, Team *team)
+void loader_prefetch(const Loader *l, const LinearTensors *t)
 {
-    loader_will_need(t->weight->data, t->weight->bytes, team);
+    loader_will_need(l, t->weight, 0, t->weight->bytes);
 }
 
 typedef struct Wanted {
@@ -254,11 +276,14 @@ static void want_slice(void *ctx, int task, int thread)
     file_will_need(w->data + at, (size_t)(n < WANTED_SLICE ? n : WANTED_SLICE));
 }
 
-/* Looking up pages that are in memory already takes time too, so that is shared out. */
-void loader_will_need(const uint8_t *data, int64_t bytes, Team *team)
+/* Looking up all pages takes time too, so that is shared out, and where the last byte is in memory the
+ * rest is taken to be. */
+void loader_will_need(const Loader *l, const TensorEntry *t, int64_t first, int64_t bytes)
 {
-    Wanted w = {data, bytes};
-    team_run(team, (int)((bytes + WANTED_SLICE - 1) / WANTED_SLICE), want_slice, &w);
+    Wanted w = {t->data + first, bytes};
+    if (bytes == 0 || file_map_is_here(&l->c->files.parts[t->part].map, w.data + bytes - 1))
+        return;
+    team_run(l->online.team, (int)((bytes + WANTED_SLICE - 1) / WANTED_SLICE), want_slice, &w);
 }
 
 static Status fill_linear(Loader *l, const LinearTensors *const *tensors, int n_parts, Weight *w)
@@ -284,7 +309,7 @@ static Status load_linear(Loader *l, const char *name, WeightUse use, bool codes
     *out = (Linear){.n_parts = n_parts, .cols = (int)tensors[0]->q.cols};
     for (int i = 0; i < n_parts; i++) {
         if (!l->kept)
-            loader_prefetch(tensors[i], l->online.team);
+            loader_prefetch(l, tensors[i]);
         parts[i] = loader_part_of(l, tensors[i], &tensors[i]->q);
         TRY(rows_of(l, tensors[i], &out->rows[i]));
         codes = codes && row_format_same(&out->rows[i], &out->rows[0]);
@@ -356,7 +381,7 @@ static Status view_latent_up(Loader *l, const LinearTensors *t, QuantTensor *out
 {
     if (l->kept)
         return linear_where(&l->c->files, t, 0, out, l->e);
-    loader_prefetch(t, l->online.team);
+    loader_prefetch(l, t);
     TRY(linear_view(&l->c->files, t, 0, out, l->e));
     TRY(linear_check_codes(&l->c->files, t, 0, l->online.team, l->e));
     return linear_check_scales(&l->c->files, t, 0, out, 0, 1, l->online.team, l->e);

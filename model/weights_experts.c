@@ -43,23 +43,22 @@ static Status view_expert(Loader *l, const ExpertTensors *t, int i,
 }
 
 /* Expert i's share of a stack. */
-static void prefetch_slice(const LinearTensors *t, int i, Team *team)
+static void prefetch_slice(const Loader *l, const LinearTensors *t, int i)
 {
     int64_t bytes = t->weight->bytes / t->weight->shape[0];
-    loader_will_need(t->weight->data + i * bytes, bytes, team);
+    loader_will_need(l, t->weight, i * bytes, bytes);
 }
 
 static void prefetch_expert(const Loader *l, const ExpertTensors *t, int i)
 {
-    Team *team = l->online.team;
     if (t->stacked) {
-        prefetch_slice(&t->gate_up, i, team);
-        prefetch_slice(&t->stacked_down, i, team);
+        prefetch_slice(l, &t->gate_up, i);
+        prefetch_slice(l, &t->stacked_down, i);
         return;
     }
-    loader_prefetch(&t->gate[i], team);
-    loader_prefetch(&t->up[i], team);
-    loader_prefetch(&t->down[i], team);
+    loader_prefetch(l, &t->gate[i]);
+    loader_prefetch(l, &t->up[i]);
+    loader_prefetch(l, &t->down[i]);
 }
 
 /* --- activations of experts --- */
@@ -139,37 +138,57 @@ static Status expert_rows(Loader *l, const ExpertTensors *t, int from, int end, 
     return s->input ? largest_scale(l, t, from, end, &out->input_scale) : ST_OK;
 }
 
+typedef struct BiasJob {
+    const Loader *l;
+    QuantTensor gate_up, down; /* a row for each expert */
+    float *b13, *b2;
+    int64_t inter, hidden;
+} BiasJob;
+
+static void bias_task(void *ctx, int k, int thread)
+{
+    const BiasJob *j = ctx;
+    int expert = placement_expert(j->l->placement, j->l->rank, k);
+    (void)thread;
+    for (int half = 0; half < 2; half++) {
+        QuantTensor one = j->gate_up;
+        one.data += half * one.unit_stride;
+        one.unit_stride *= 2;
+        one.format->decode(&one, expert, 0, j->inter, j->b13 + (2 * k + half) * j->inter);
+    }
+    j->down.format->decode(&j->down, expert, 0, j->hidden, j->b2 + k * j->hidden);
+}
+
 /* Biases of this rank's experts, gate and up drawn apart. */
 static Status load_expert_biases(Loader *l, const ExpertTensors *t, FfnSpec *spec)
 {
     int64_t inter = spec->inter, hidden = spec->hidden;
-    float *b13 = NULL, *b2 = NULL, *mixed = NULL, *placed;
+    int n_all = l->arch->router.n_experts;
+    float *placed;
     Status st = ST_OK;
-    b13 = malloc((size_t)(l->n_local * 2 * inter) * sizeof *b13);
-    b2 = malloc((size_t)(l->n_local * hidden) * sizeof *b2);
-    mixed = malloc((size_t)(2 * inter) * sizeof *mixed);
-    if (!b13 || !b2 || !mixed) {
+    TRY(kept_need(&l->c->files, t->gate_up_bias, l->e));
+    TRY(kept_need(&l->c->files, t->down_bias, l->e));
+    BiasJob job = {.l = l,
+                   .gate_up = linear_plain(t->gate_up_bias, n_all, 2 * inter),
+                   .down = linear_plain(t->down_bias, n_all, hidden),
+                   .b13 = malloc((size_t)(l->n_local * 2 * inter) * sizeof *job.b13),
+                   .b2 = malloc((size_t)(l->n_local * hidden) * sizeof *job.b2),
+                   .inter = inter,
+                   .hidden = hidden};
+    if (!job.b13 || !job.b2) {
         st = err_set(l->e, ST_MEMORY, "not enough memory for the biases of %d experts", l->n_local);
         goto fail;
     }
-    for (int k = 0; k < l->n_local; k++) {
-        int expert = placement_expert(l->placement, l->rank, k);
-        float *gate = b13 + 2 * inter * k, *up = gate + inter;
-        TRY_GOTO(loader_read_values(l, t->gate_up_bias, 2 * inter * expert, 2 * inter, mixed));
-        for (int64_t r = 0; r < inter; r++) {
-            gate[r] = mixed[2 * r];
-            up[r] = mixed[2 * r + 1];
-        }
-        TRY_GOTO(loader_read_values(l, t->down_bias, hidden * expert, hidden, b2 + hidden * k));
-    }
-    TRY_GOTO(loader_place_values(l, "expert biases", b13, l->n_local * 2 * inter, &placed));
+    team_run(l->online.team, l->n_local, bias_task, &job);
+    l->w->bytes_read += l->n_local * (2 * inter * dtype_bytes(t->gate_up_bias->dtype) +
+                                      hidden * dtype_bytes(t->down_bias->dtype));
+    TRY_GOTO(loader_place_values(l, "expert biases", job.b13, l->n_local * 2 * inter, &placed));
     spec->b13 = placed;
-    TRY_GOTO(loader_place_values(l, "expert biases", b2, l->n_local * hidden, &placed));
+    TRY_GOTO(loader_place_values(l, "expert biases", job.b2, l->n_local * hidden, &placed));
     spec->b2 = placed;
 fail:
-    free(b13);
-    free(b2);
-    free(mixed);
+    free(job.b13);
+    free(job.b2);
     return st;
 }
 

@@ -22,8 +22,6 @@ typedef struct Loader {
     Err *e;
 } Loader;
 
-/* n values of t from value first on, as float32. */
-Status loader_read_values(Loader *l, const TensorEntry *t, int64_t first, int64_t n, float *out);
 /* Takes backend memory for n values and puts them there. */
 Status loader_place_values(Loader *l, const char *what, const float *values, int64_t n,
                            float **out);
@@ -38,14 +36,15 @@ Status loader_set_online(Loader *l, Weight *w, int mat, const LinearTensors *con
                          const QuantTensor *views, int n);
 Status loader_set_view(Loader *l, Weight *w, int mat, int part, const LinearTensors *t,
                        const QuantTensor *view, int expert, int64_t first, int64_t step);
-/* Asks for the weights of a layer, or for some bytes, from their file; on all threads. */
-void loader_prefetch(const LinearTensors *t, Team *team);
-void loader_will_need(const uint8_t *data, int64_t bytes, Team *team);
+/* Asks for the weights of a layer, or for some bytes of a tensor, from their file, unless they are in
+ * memory; on all threads. */
+void loader_prefetch(const Loader *l, const LinearTensors *t);
+void loader_will_need(const Loader *l, const TensorEntry *t, int64_t first, int64_t bytes);
 /* As declared; in native mode only what the tensor cores take as it is, which are FP8 rows. */
 RowScheme loader_rows_in_use(const Precision *p, RowScheme declared);
 /* WEIGHT_CODED where the backend multiplies such weights and rows as codes, else use. */
-WeightUse loader_use_of(const Loader *l, WeightUse use, const WeightPart *parts, int n_parts, int64_t cols,
-                        const RowFormat *rows);
+WeightUse loader_use_of(const Loader *l, WeightUse use, const WeightPart *parts, int n_parts,
+                        int64_t cols, const RowFormat *rows);
 /* The experts of one layer that this rank owns, and what their rows are rounded to. */
 Status loader_experts(Loader *l, int layer, const ExpertTensors *t, LayerWeights *out);
 

@@ -6,7 +6,7 @@
 #ifndef MB_QUANT_TENSOR_H
 #define MB_QUANT_TENSOR_H
 
-#include "io/err.h"
+#include "io/file.h"
 #include "quant/element.h"
 
 #include <stdbool.h>
@@ -51,7 +51,8 @@ typedef struct QuantFormat {
 } QuantFormat;
 
 /* A logical matrix [rows, cols], y = x * W^T, seen where it lies. The pointers are borrowed; no
- * alignment is promised. The scale of (r, k) lies at
+ * alignment is promised. Of the file whose mapping they lie in, if any, data_file and scales_file say
+ * that much may be read from it in place of touching pages (file_map_read). The scale of (r, k) lies at
  *   scales + (first_row + r) / scale_rows * scale_row_bytes + k / group * scale_col_bytes. */
 struct QuantTensor {
     const QuantFormat *format;
@@ -59,6 +60,9 @@ struct QuantTensor {
     const uint8_t *data; /* of row 0, column 0 */
     /* from a row to the next: also 2 x for interleaved gate and up rows */
     int64_t row_bytes;
+    /* Rows of `lanes` matrices that take turns, this one's being every lane-th of them: row_bytes and
+     * scale_row_bytes go over one row of each. 0 lanes: it lies alone. */
+    int lanes, lane;
     /* from a unit to the next along a row: unit_bytes, or more where the matrix is stored
      * transposed; block codecs always lie together */
     int64_t unit_stride;
@@ -71,6 +75,7 @@ struct QuantTensor {
     int64_t scale_row_bytes, scale_col_bytes; /* 0 where all share one */
     float global;                             /* NVFP4: the tensor's scale, */
     bool global_divides;                      /* and whether block scales are divided by it */
+    const FileMap *data_file, *scales_file;   /* borrowed; NULL: memory */
 };
 
 const QuantFormat *quant_format(FormatId id);

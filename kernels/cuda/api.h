@@ -51,10 +51,13 @@ typedef struct CudaPart {
 
 /* Rows of a part as they are stored, on their way into slabs. */
 typedef struct CudaRepack {
-    const uint8_t *codes, *scales; /* [rows] of codes_row and scales_row bytes, as in CUDA_ROWS */
+    const uint8_t *codes,
+        *scales; /* [rows], from a row to the next codes_row and scales_row bytes */
     int64_t codes_row, scales_row;
     const CudaPart *part; /* host: where they go */
-    float *row_scale;     /* [rows] of these rows, in the bank: read and changed */
+    float *row_scale;     /* [rows] of these rows, in the bank: changed, and read if own_scales */
+    bool own_scales;
+    float whole_scale;    /* of every row, where there are no own_scales */
     int32_t *shift;       /* [rows], scratch */
     int mat, first, rows; /* row `first` of the part is the first here; a multiple of SLAB_ROWS */
     int k, k_padded, planes;
@@ -251,6 +254,7 @@ typedef struct CudaApi {
     bool (*is_out_of_memory)(int code);
     /* Makes the device current for this thread, for good, and a stream. */
     int (*open)(int device, void **stream);
+    int (*stream_open)(void **out); /* another one, on the same device */
     int (*close)(void *stream);
     int (*ceilings)(BackendCeilings *out, void *stream);
     int (*memory)(size_t *free_bytes, size_t *total_bytes);
@@ -265,6 +269,7 @@ typedef struct CudaApi {
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream); /* behind what is queued */
     int (*event_wait)(void *event);                 /* the host waits; at once if never recorded */
+    int (*stream_wait)(void *stream, void *event);  /* likewise what is queued from now on */
     /* What is queued on the stream in between becomes a graph. On failure *graph is NULL. */
     int (*capture_begin)(void *stream);
     int (*capture_end)(void *stream, void **graph);

@@ -109,7 +109,7 @@ static void destroy(Backend *b)
     cuda_attention_close(b);
     cuda_release(b, b->bad);
     cuda_release(b, b->edits);
-    cuda_release(b, b->rows);
+    cuda_staging_close(b);
     if (b->stream)
         (void)b->api->close(b->stream);
     free(b);
@@ -385,6 +385,7 @@ const BackendOps cuda_backend = {
     .graph_destroy = graph_destroy,
     .weight_create = cuda_weight_create,
     .weight_set = cuda_weight_set,
+    .weight_checks = cuda_weight_checks,
     .weight_destroy = cuda_weight_destroy,
     .weight_bytes = cuda_weight_bytes,
     .embed = embed,

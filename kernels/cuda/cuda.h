@@ -22,6 +22,15 @@ struct AttnList {
     CudaList list;
 };
 
+/* Rows on their way into slabs (slabs_cuda.c). */
+typedef struct Staging {
+    uint8_t *memory[2];       /* device, SLAB_STAGING each; from the first rows on */
+    void *arrived[2];         /* events: rows are there, */
+    void *taken[2];           /* slabs are made of them */
+    int at;                   /* the one that was filled last */
+    UploadSpan codes, scales; /* what of files it holds; bytes 0: nothing */
+} Staging;
+
 struct Backend {
     const CudaApi *api;
     const CudaExchangeApi *exchange;
@@ -29,16 +38,16 @@ struct Backend {
     Ring ring;
     Team *team; /* borrowed; NULL: the caller alone */
     Upload upload;
-    uint8_t *rows; /* device, SLAB_STAGING: rows on their way into slabs; from the first ones on */
-    bool warned;   /* of weights that are rounded */
-    int32_t *bad;  /* on the device: the lowest row that a router found no weights for */
+    Staging staging;
+    bool warned;      /* of weights that are rounded */
+    int32_t *bad;     /* on the device: the lowest row that a router found no weights for */
     LogitEdit *edits; /* [edits_cap] on the device: of the rows being sampled */
     size_t edits_cap;
     float *partials; /* work memory of attention, and its counters */
     unsigned *counters;
 };
 
-enum { SLAB_STAGING = 64 << 20 };
+enum { SLAB_STAGING = 40 << 20 };
 
 struct Weight {
     char name[128];
@@ -76,6 +85,10 @@ void cuda_release(Backend *b, void *p);
 Status cuda_weight_create(Backend *b, const char *name, WeightUse use, int n_mats,
                           const WeightPart *parts, int n_parts, int64_t cols, Weight **out, Err *e);
 Status cuda_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e);
+int cuda_weight_checks(const Weight *w, int part, const QuantTensor *t);
+/* What the staging holds may change: it is sent again when it is wanted. */
+void cuda_staging_forget(Backend *b);
+void cuda_staging_close(Backend *b); /* the device is done */
 void cuda_weight_destroy(Backend *b, Weight *w);
 size_t cuda_weight_bytes(const Weight *w);
 
@@ -88,7 +101,6 @@ bool cuda_takes_codes(const Backend *b, const WeightPart *parts, int n_parts, in
                       const RowFormat *rows);
 /* Plans a bank whose parts are known; gives its bytes. */
 size_t cuda_fp8_lay_out(Weight *w);
-Status cuda_fp8_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e);
 size_t cuda_code_row_bytes(RowScheme scheme, int64_t width);
 Status cuda_code_rows(Backend *b, void *coded, const void *x, int n, int width,
                       const RowFormat *format, Err *e);

@@ -3,7 +3,7 @@
  *
  * A bank is its codes row by row, parts one below the other, filled up to steps of 128 inputs with
  * zeros; then its scales, one for each row, or for each block of 128 rows and 128 inputs. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/weight_rows.h"
 
 #include <assert.h>
 #include <string.h>
@@ -88,8 +88,10 @@ static void fill_scales(void *ctx, int64_t row, int thread, uint8_t *out)
     }
 }
 
-Status cuda_fp8_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e)
+Status cuda_fp8_set(Backend *b, RowJob *rows, int mat, int part, Err *e)
 {
+    const Weight *w = rows->w;
+    const QuantTensor *t = rows->t;
     const CudaFp8Gemm *g = &w->fp8;
     const CudaFp8Part *p = &g->part[part];
     FillJob job = {t, g->k_padded, g->blocks ? g->k_padded / STEP : 0};
@@ -102,9 +104,13 @@ Status cuda_fp8_set(Backend *b, Weight *w, int mat, int part, const QuantTensor 
                        "%s: matrix %d, part %d: scales are not of blocks of %d x %d from its first "
                        "row on",
                        w->name, mat, part, STEP, STEP);
-    TRY(cuda_upload_rows(b, codes, p->rows, g->k_padded, fill_codes, &job, w->name, e));
+    UploadSpan span = rows_span(rows, ROW_CODES, 0, p->rows, codes);
+    TRY(rows_lie_so(w, part, t) ? cuda_upload_spans(b, &span, 1, b->stream, w->name, e)
+                                : cuda_upload_rows(b, codes, p->rows, g->k_padded, fill_codes, &job,
+                                                   b->stream, w->name, e));
     return cuda_upload_rows(b, w->data + w->scales_at[0] + (size_t)scale * sizeof(float), n_scales,
-                            each * (int64_t)sizeof(float), fill_scales, &job, w->name, e);
+                            each * (int64_t)sizeof(float), fill_scales, &job, b->stream, w->name,
+                            e);
 }
 
 /* --- rows --- */

@@ -29,6 +29,14 @@ int open_device(int device, void **stream)
     return err;
 }
 
+int stream_open(void **out)
+{
+    cudaStream_t s = nullptr;
+    cudaError_t err = cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+    *out = s;
+    return err;
+}
+
 int close_stream(void *stream)
 {
     return cudaStreamDestroy((cudaStream_t)stream);
@@ -104,6 +112,11 @@ int event_wait(void *event)
     return cudaEventSynchronize((cudaEvent_t)event);
 }
 
+int stream_wait(void *stream, void *event)
+{
+    return cudaStreamWaitEvent((cudaStream_t)stream, (cudaEvent_t)event, 0);
+}
+
 int capture_begin(void *stream)
 {
     return cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal);
@@ -143,6 +156,7 @@ extern "C" const CudaApi cuda_api = {
     error_text,
     is_out_of_memory,
     open_device,
+    stream_open,
     close_stream,
     cuda_ceilings,
     memory,
@@ -157,6 +171,7 @@ extern "C" const CudaApi cuda_api = {
     event_destroy,
     event_record,
     event_wait,
+    stream_wait,
     capture_begin,
     capture_end,
     graph_launch,

@@ -58,7 +58,7 @@ __global__ void rows_kernel(const __grid_constant__ Job j)
     j.r.shift[row] = up;
     if (p.codec == SLAB_NVFP4)
         up = SLAB_NVFP4_LESS;
-    float s = j.r.row_scale[row] * __uint_as_float((uint32_t)(up / 2 + 127) << 23) *
+    float s = (j.r.own_scales ? j.r.row_scale[row] : j.r.whole_scale) * __uint_as_float((uint32_t)(up / 2 + 127) << 23) *
               __uint_as_float((uint32_t)(up - up / 2 + 127) << 23);
     j.r.row_scale[row] = nan ? __uint_as_float(0x7fc00000u) : s;
 }

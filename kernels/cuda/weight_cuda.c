@@ -1,7 +1,6 @@
 /* kernels/cuda/weight_cuda.c - banks of weight matrices: slabs (slabs.h) wherever the device has
- * Hopper's tensor cores and the shape allows; else codes and scales as they are stored, rows filled
- * up to whole tiles, so that kernels read them in 16-byte pieces. Either way rows are staged as
- * they are stored; the device makes slabs of them.
+ * Hopper's tensor cores and the shape allows (slabs_cuda.c); else codes and scales as they are
+ * stored, rows filled up to whole tiles, so that kernels read them in 16-byte pieces.
  *
  * What the tensor cores take as it is keeps its bits: bf16. What has no kernel of its own becomes
  * bf16 while loading: float16, float32 and the IQ2 formats. A router's float32 is kept, as three
@@ -9,11 +8,10 @@
  * whole row (FP8 per tensor or row, the tensor's scale of NVFP4) are applied to the float32 sums. */
 #include "io/log.h"
 #include "kernels/check.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/weight_rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { ROW_ALIGN = 16, ROUTER_PLANES = 3, Q8_UNIT = 32 };
 
@@ -214,6 +212,7 @@ Status cuda_weight_create(Backend *b, const char *name, WeightUse use, int n_mat
         p->row_scale = (const float *)(const void *)(w->data + w->row_scale_at[i]);
     }
     *out = w;
+    cuda_staging_forget(b); /* other files may be loaded from here on */
     return ST_OK;
 }
 
@@ -231,77 +230,6 @@ size_t cuda_weight_bytes(const Weight *w)
 }
 
 /* --- values --- */
-
-/* row as bf16 in planes that lie plane values apart. */
-static void plain_row(const QuantTensor *t, int64_t row, int planes, int64_t plane, float *values,
-                      uint16_t *out)
-{
-    t->format->decode(t, row, 0, t->cols, values);
-    for (int64_t i = 0; i < t->cols; i++) {
-        float rest = values[i];
-        for (int p = 0; p < planes; p++) {
-            uint16_t bits = float_to_bf16(rest);
-            out[p * plane + i] = bits;
-            rest -= bf16_to_float(bits);
-        }
-    }
-}
-
-static void code_row(const QuantTensor *t, int64_t row, CudaCodes kind, int64_t bytes, uint8_t *out)
-{
-    const uint8_t *from = t->data + row * t->row_bytes;
-    int64_t units = (t->cols + t->format->unit - 1) / t->format->unit;
-    int64_t filled = units * (t->format->id == FORMAT_Q8_0 ? Q8_UNIT : t->format->unit_bytes);
-    memset(out + filled, kind == CUDA_INT4 ? 0x88 : 0, (size_t)(bytes - filled));
-    if (t->format->id == FORMAT_Q8_0) {
-        for (int64_t u = 0; u < units; u++)
-            memcpy(out + u * Q8_UNIT, from + u * t->unit_stride + 2, Q8_UNIT);
-    } else if (t->unit_stride == t->format->unit_bytes) {
-        memcpy(out, from, (size_t)(units * t->format->unit_bytes));
-    } else {
-        for (int64_t u = 0, n = t->format->unit_bytes; u < units; u++)
-            memcpy(out + u * n, from + u * t->unit_stride, (size_t)n);
-    }
-    if ((kind == CUDA_E2M1 || kind == CUDA_INT4) && t->cols % 2)
-        out[units - 1] = (uint8_t)((out[units - 1] & 0x0fU) | (kind == CUDA_INT4 ? 0x80U : 0));
-}
-
-/* The scales of a row, in the bank's groups and type; its own may be of more columns, or of
- * another type where the bank has float32. */
-static void scale_row(const QuantTensor *t, int64_t row, const CudaPart *p, uint8_t *out)
-{
-    int n = scale_bytes(p->scale_type);
-    if (t->scales && p->scale_type == t->scale_type && p->group == t->group &&
-        t->scale_col_bytes == n) {
-        memcpy(out, t->scales + (t->first_row + row) / t->scale_rows * t->scale_row_bytes,
-               (size_t)n * (size_t)p->n_groups);
-        return;
-    }
-    for (int g = 0; g < p->n_groups; g++, out += n) {
-        if (t->format->id == FORMAT_Q8_0) {
-            memcpy(out, t->data + row * t->row_bytes + g * t->unit_stride, (size_t)n);
-            continue;
-        }
-        const uint8_t *from = t->scales +
-                              (t->first_row + row) / t->scale_rows * t->scale_row_bytes +
-                              (int64_t)g * p->group / t->group * t->scale_col_bytes;
-        if (p->scale_type == t->scale_type) {
-            memcpy(out, from, (size_t)n);
-        } else {
-            float v = scale_value(t->scale_type, from);
-            memcpy(out, &v, sizeof v);
-        }
-    }
-}
-
-static float whole_row_scale(const QuantTensor *t, int64_t row, const CudaPart *p)
-{
-    if (t->format->id == FORMAT_NVFP4)
-        return t->global_divides ? 1.0f / t->global : t->global;
-    if (t->format->id == FORMAT_FP8 && p->scale_type == SCALE_NONE)
-        return quant_scale(t, row, 0);
-    return 1.0f;
-}
 
 static bool scales_match(const Weight *w, int part, const QuantTensor *t)
 {
@@ -327,85 +255,6 @@ static Status check_set(const Weight *w, int mat, int part, const QuantTensor *t
     return ST_OK;
 }
 
-typedef struct FillJob {
-    const Weight *w;
-    const CudaPart *p;
-    const QuantTensor *t;
-    int kind;
-    int64_t first;     /* what the upload calls row 0 */
-    int64_t row_bytes; /* of this kind, as staged */
-    float *values;     /* [threads, cols] */
-} FillJob;
-
-enum { FILL_CODES, FILL_SCALES, FILL_ROW_SCALES };
-
-static void fill(void *ctx, int64_t row, int thread, uint8_t *out)
-{
-    const FillJob *job = ctx;
-    const CudaPart *p = job->p;
-    row += job->first;
-    if (job->kind == FILL_SCALES) {
-        scale_row(job->t, row, p, out);
-    } else if (job->kind == FILL_ROW_SCALES) {
-        float s = whole_row_scale(job->t, row, p);
-        memcpy(out, &s, sizeof s);
-    } else if (p->kind == CUDA_BF16 && job->t->format->id != FORMAT_BF16) {
-        memset(out, 0, (size_t)job->row_bytes);
-        plain_row(job->t, row, job->w->planes, job->w->cols_padded,
-                  job->values + thread * job->t->cols, (uint16_t *)(void *)out);
-    } else {
-        code_row(job->t, row, p->kind, job->row_bytes, out);
-    }
-}
-
-/* n rows of one kind, from row `first` on. */
-static Status send_rows(Backend *b, FillJob *job, int kind, int64_t first, int64_t n,
-                        int64_t row_bytes, uint8_t *to, Err *e)
-{
-    job->kind = kind;
-    job->first = first;
-    job->row_bytes = row_bytes;
-    return cuda_upload_rows(b, to, n, row_bytes, fill, job, job->w->name, e);
-}
-
-/* Codes and scales to where the device makes slabs of them. row_scale: of the matrix's first row, in
- * the bank, where they are already. */
-static Status send_slabs(Backend *b, FillJob *job, int mat, int part, float *row_scale, Err *e)
-{
-    const Weight *w = job->w;
-    const CudaPart *p = job->p;
-    int64_t codes = w->row_bytes[part], scales = w->row_scale_bytes[part];
-    int64_t most = SLAB_STAGING / (codes + scales + 4) / SLAB_ROWS * SLAB_ROWS;
-    void *rows = b->rows;
-    if (most == 0)
-        return err_set(e, ST_INPUT, "%s: rows of %lld bytes are too long", w->name,
-                       (long long)codes);
-    if (!rows)
-        TRY(cuda_alloc(b, SLAB_STAGING, "weights on their way", &rows, e));
-    b->rows = rows;
-    for (int64_t row = 0; row < p->rows; row += most) {
-        int64_t n = p->rows - row < most ? p->rows - row : most;
-        uint8_t *scales_at = b->rows + n * codes, *shift_at = scales_at + n * scales;
-        CudaRepack r = {.codes = b->rows,
-                        .scales = scales_at,
-                        .codes_row = codes,
-                        .scales_row = scales,
-                        .part = p,
-                        .row_scale = row_scale + row,
-                        .shift = (int32_t *)(void *)shift_at,
-                        .mat = mat,
-                        .first = (int)row,
-                        .rows = (int)n,
-                        .k = (int)w->cols,
-                        .k_padded = (int)w->cols_padded,
-                        .planes = w->planes};
-        TRY(send_rows(b, job, FILL_CODES, row, n, codes, b->rows, e));
-        TRY(send_rows(b, job, FILL_SCALES, row, n, scales, scales_at, e));
-        TRY(cuda_status(b, b->api->repack(&r, b->stream), w->name, e));
-    }
-    return ST_OK;
-}
-
 static void warn_rounded(Backend *b, const Weight *w, FormatId format)
 {
     if (b->warned || w->planes > 1 || (format != FORMAT_F32 && format != FORMAT_F16))
@@ -416,33 +265,54 @@ static void warn_rounded(Backend *b, const Weight *w, FormatId format)
                   w->name, quant_format(format)->name);
 }
 
+int cuda_weight_checks(const Weight *w, int part, const QuantTensor *t)
+{
+    const CudaPart *p = &w->part[part];
+    bool slabs = w->use != WEIGHT_CODED && p->layout != CUDA_ROWS;
+    int seen = 0;
+    if (t->data_file && (slabs ? rows_raw_codes(w, p, t) : rows_lie_so(w, part, t)))
+        seen |= WEIGHT_CHECKS_CODES;
+    if (t->scales_file && slabs && rows_raw_scales(p, t))
+        seen |= WEIGHT_CHECKS_SCALES;
+    return seen;
+}
+
+/* Codes one row behind the other at `to`, filled up to row_bytes. */
+static Status set_codes(Backend *b, RowJob *job, int part, int64_t row_bytes, uint8_t *to, Err *e)
+{
+    if (!rows_lie_so(job->w, part, job->t))
+        return rows_fill(b, job, ROW_CODES, 0, job->p->rows, row_bytes, to, b->stream, e);
+    UploadSpan span = rows_span(job, ROW_CODES, 0, job->p->rows, to);
+    return cuda_upload_spans(b, &span, 1, b->stream, job->w->name, e);
+}
+
+static Status set_rows(Backend *b, RowJob *job, int mat, int part, float *whole, Err *e)
+{
+    const Weight *w = job->w;
+    const CudaPart *p = job->p;
+    if (w->use == WEIGHT_CODED)
+        return cuda_fp8_set(b, job, mat, part, e);
+    if (w->use != WEIGHT_LOOKUP)
+        TRY(rows_fill(b, job, ROW_WHOLE_SCALES, 0, p->rows, (int64_t)sizeof(float),
+                      (uint8_t *)whole, b->stream, e));
+    TRY(set_codes(b, job, part, p->codes_row, w->data + w->codes_at[part] + mat * p->codes_mat, e));
+    if (!p->scales)
+        return ST_OK;
+    return rows_fill(b, job, ROW_SCALES, 0, p->rows, p->scales_row,
+                     w->data + w->scales_at[part] + mat * p->scales_mat, b->stream, e);
+}
+
 Status cuda_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e)
 {
+    RowJob job;
     TRY(check_set(w, mat, part, t, e));
-    if (w->use == WEIGHT_CODED)
-        return cuda_fp8_set(b, w, mat, part, t, e);
     const CudaPart *p = &w->part[part];
-    FillJob job = {.w = w, .p = p, .t = t};
     warn_rounded(b, w, t->format->id);
-    if (p->kind == CUDA_BF16 && t->format->id != FORMAT_BF16) {
-        size_t n_threads = b->team ? (size_t)team_size(b->team) : 1;
-        job.values = malloc(n_threads * (size_t)t->cols * sizeof *job.values);
-        if (!job.values)
-            return err_set(e, ST_MEMORY, "out of memory: a row of %s", w->name);
-    }
-    uint8_t *row_scale =
-        w->data + w->row_scale_at[part] + mat * p->row_scale_mat * (int64_t)sizeof(float);
-    Status st = ST_OK;
-    if (w->use != WEIGHT_LOOKUP)
-        st = send_rows(b, &job, FILL_ROW_SCALES, 0, p->rows, (int64_t)sizeof(float), row_scale, e);
-    if (st == ST_OK && p->layout != CUDA_ROWS)
-        st = send_slabs(b, &job, mat, part, (float *)(void *)row_scale, e);
-    if (st == ST_OK && p->layout == CUDA_ROWS)
-        st = send_rows(b, &job, FILL_CODES, 0, p->rows, p->codes_row,
-                       w->data + w->codes_at[part] + mat * p->codes_mat, e);
-    if (st == ST_OK && p->layout == CUDA_ROWS && p->scales)
-        st = send_rows(b, &job, FILL_SCALES, 0, p->rows, p->scales_row,
-                       w->data + w->scales_at[part] + mat * p->scales_mat, e);
-    free(job.values);
+    TRY(rows_begin(b, w, part, t, &job, e));
+    float *whole = (float *)(void *)(w->data + w->row_scale_at[part]) + mat * p->row_scale_mat;
+    Status st = w->use != WEIGHT_CODED && p->layout != CUDA_ROWS
+                    ? cuda_slabs_set(b, &job, mat, part, whole, e)
+                    : set_rows(b, &job, mat, part, whole, e);
+    rows_end(&job);
     return st;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int main(void)
 {
@@ -45,6 +46,20 @@ int main(void)
     failed += check_int("map an empty file", file_map(path, &map, &e), ST_OK);
     failed += check_true("nothing there", map.len == 0 && !map.data);
     file_unmap(&map);
+    temp_dir_put("d/x", "hello", 5);
+    char part[4] = "";
+    failed += check_int("map and open", file_map_open(path, &map, &e), ST_OK);
+    failed += check_true("past the end", !file_map_is_here(&map, map.data + 5));
+    failed += check_int("read of it", file_map_read(&map, map.data + 1, part, 3, &e), ST_OK);
+    failed += check_str("what was read", part, "ell");
+    failed += check_int("cut", truncate(path, 3), 0);
+    failed += check_int("past the end", file_map_read(&map, map.data + 1, part, 3, &e), ST_IO);
+    failed += check_str("says where", e.text, "has become shorter: byte 3 is gone");
+    failed +=
+        check_int("of memory", file_map_read(NULL, (const uint8_t *)"abc", part, 3, &e), ST_OK);
+    failed += check_str("what was copied", part, "abc");
+    file_unmap(&map);
+    failed += check_true("closed", !map.is_open);
     failed += check_int("map a directory", file_map(dir, &map, &e), ST_IO);
 
     char *long_name = calloc(FILE_PATH_MAX + 1, 1);

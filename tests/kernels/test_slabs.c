@@ -1,0 +1,350 @@
+/* tests/kernels/test_slabs.c - rows on their way into slabs, with a device of two streams that makes
+ * slabs as late as it may, and copies as late or as soon as it may: what the kernel that makes slabs is given must be the rows that were
+ * set, whether they lie in memory or in a file, alone or in turns with others. */
+#include "kernels/cuda/weight_rows.h"
+#include "model/linear.h"
+#include "tests/support/check.h"
+#include "tests/support/kernel_case.h"
+#include "tests/support/temp_dir.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- a device --- */
+
+enum { MAX_WORK = 1 << 14, MAX_EVENTS = 32 };
+
+typedef enum WorkKind { WORK_COPY, WORK_REPACK, WORK_WAIT } WorkKind;
+
+typedef struct Work {
+    WorkKind kind;
+    void *dst;
+    const void *src;
+    size_t bytes;
+    CudaRepack repack;
+    int stream, upto; /* WORK_WAIT: of that stream */
+} Work;
+
+static Work work[2][MAX_WORK];
+static int n_queued[2], n_done[2];
+static struct Event {
+    int stream, upto;
+} events[MAX_EVENTS];
+static int n_events, streams[2];
+static size_t bytes_sent;
+static bool soon; /* copies */
+
+static void repacked(const CudaRepack *r);
+
+static void run_to(int stream, int upto)
+{
+    while (n_done[stream] < upto) {
+        Work *w = &work[stream][n_done[stream]++];
+        if (w->kind == WORK_COPY)
+            memcpy(w->dst, w->src, w->bytes);
+        else if (w->kind == WORK_REPACK)
+            repacked(&w->repack);
+        else
+            run_to(w->stream, w->upto);
+    }
+}
+
+static int number_of(const void *stream)
+{
+    return stream == &streams[1];
+}
+
+static int put(void *stream, Work w)
+{
+    int s = number_of(stream);
+    if (n_queued[s] == MAX_WORK)
+        return 1;
+    work[s][n_queued[s]++] = w;
+    if (soon && s == 1)
+        run_to(1, n_queued[1]);
+    return 0;
+}
+
+static int to_device(void *dst, const void *src, size_t bytes, void *stream)
+{
+    bytes_sent += bytes;
+    return put(stream, (Work){.kind = WORK_COPY, .dst = dst, .src = src, .bytes = bytes});
+}
+
+static int repack(const CudaRepack *r, void *stream)
+{
+    return put(stream, (Work){.kind = WORK_REPACK, .repack = *r});
+}
+
+static int stream_wait(void *stream, void *event)
+{
+    const struct Event *v = event;
+    return put(stream, (Work){.kind = WORK_WAIT, .stream = v->stream, .upto = v->upto});
+}
+
+static int event_create(void **out)
+{
+    events[n_events] = (struct Event){0, 0};
+    *out = &events[n_events++];
+    return 0;
+}
+
+static int event_destroy(void *event)
+{
+    (void)event;
+    n_events--;
+    return 0;
+}
+
+static int event_record(void *event, void *stream)
+{
+    *(struct Event *)event = (struct Event){number_of(stream), n_queued[number_of(stream)]};
+    return 0;
+}
+
+static int event_wait(void *event)
+{
+    const struct Event *v = event;
+    run_to(v->stream, v->upto);
+    return 0;
+}
+
+static int stream_open(void **out)
+{
+    *out = &streams[1];
+    return 0;
+}
+
+static int stream_done(void *stream)
+{
+    run_to(number_of(stream), n_queued[number_of(stream)]);
+    return 0;
+}
+
+static int take(void **out, size_t bytes)
+{
+    *out = malloc(bytes);
+    return *out ? 0 : 2;
+}
+
+static int release(void *p)
+{
+    free(p);
+    return 0;
+}
+
+static int yes(void)
+{
+    return 1;
+}
+
+static const char *error_text(int code)
+{
+    return code == 1 ? "the queue is full" : "out of memory";
+}
+
+static bool is_out_of_memory(int code)
+{
+    return code == 2;
+}
+
+static const CudaApi api = {.error_text = error_text,
+                            .is_out_of_memory = is_out_of_memory,
+                            .take = take,
+                            .release = release,
+                            .take_host = take,
+                            .release_host = release,
+                            .to_device = to_device,
+                            .repack = repack,
+                            .stream_open = stream_open,
+                            .stream_wait = stream_wait,
+                            .close = stream_done,
+                            .wait = stream_done,
+                            .event_create = event_create,
+                            .event_destroy = event_destroy,
+                            .event_record = event_record,
+                            .event_wait = event_wait,
+                            .has_sm90a = yes};
+
+/* --- what was set --- */
+
+enum { MAX_MATS = 4 };
+
+static const Weight *bank;
+static QuantTensor set[MAX_MATS][2];
+static int64_t rows_seen, rows_wrong;
+
+/* Whether what the kernel is given for a row is what its matrix says. */
+static bool is_row(const CudaRepack *r, const QuantTensor *t, int row)
+{
+    const CudaPart *p = r->part;
+    const uint8_t *codes = r->codes + row * r->codes_row, *scales = r->scales + row * r->scales_row;
+    int64_t at = r->first + row, unit = t->format->id == FORMAT_Q8_0 ? 32 : t->format->unit_bytes;
+    int n = scale_bytes(p->scale_type), skip = t->format->id == FORMAT_Q8_0 ? 2 : 0;
+    for (int64_t u = 0; u < t->cols / t->format->unit; u++)
+        if (memcmp(codes + u * unit, t->data + at * t->row_bytes + u * t->unit_stride + skip,
+                   (size_t)unit) != 0)
+            return false;
+    for (int g = 0; g < p->n_groups && n > 0; g++) {
+        const uint8_t *want = skip ? t->data + at * t->row_bytes + g * t->unit_stride
+                                   : t->scales +
+                                         (t->first_row + at) / t->scale_rows * t->scale_row_bytes +
+                                         (int64_t)g * p->group / t->group * t->scale_col_bytes;
+        if (memcmp(scales + g * n, want, (size_t)n) != 0)
+            return false;
+    }
+    float whole = r->own_scales ? r->row_scale[row] : r->whole_scale;
+    return whole == rows_whole_scale(p, t, at);
+}
+
+static void repacked(const CudaRepack *r)
+{
+    const QuantTensor *t = &set[r->mat][r->part - bank->part];
+    for (int row = 0; row < r->rows; row++, rows_seen++)
+        rows_wrong += !is_row(r, t, row);
+    memset(r->shift, 0xff, (size_t)r->rows * sizeof *r->shift); /* is the kernel's to write */
+}
+
+/* --- cases --- */
+
+typedef enum Layout { ALONE, TURNS, HALVES } Layout; /* of two matrices in one tensor */
+
+static const struct Case {
+    const char *name;
+    FormatId format;
+    TestScales scales;
+    Layout layout;
+    bool file;
+    int n_mats;
+    int64_t rows, cols; /* of one matrix */
+    int64_t sent;       /* bytes that travel; 0: not looked at */
+} cases[] = {
+    {"MXFP4 in turns", FORMAT_MXFP4, {0}, TURNS, true, 4, 96, 320, 4LL * 2 * 96 * (160 + 10)},
+    {"the same in memory", FORMAT_MXFP4, {0}, TURNS, false, 4, 96, 320, 0},
+    {"MXFP4 in halves", FORMAT_MXFP4, {0}, HALVES, true, 3, 100, 320, 3LL * 2 * 100 * (160 + 10)},
+    {"MXFP4 in turns, more than a staging", FORMAT_MXFP4, {0}, TURNS, true, 2, 20000, 2048, 0},
+    {"bf16 in turns", FORMAT_BF16, {0}, TURNS, true, 2, 64, 72, 2LL * 2 * 64 * 144},
+    {"bf16 alone, more than two stagings", FORMAT_BF16, {0}, ALONE, true, 1, 30000, 1600, 0},
+    {"NVFP4 in turns", FORMAT_NVFP4, {0}, TURNS, true, 2, 40, 64, 2LL * 2 * 40 * (32 + 4)},
+    {"FP8 in blocks", FORMAT_FP8, {0}, HALVES, true, 2, 256, 256, 0},
+    {"FP8 of rows", FORMAT_FP8, {SCALE_F32, 1 << 30, 1}, ALONE, true, 2, 72, 64, 0},
+    {"MXFP8", FORMAT_MXFP8, {0}, ALONE, true, 2, 72, 64, 2LL * 72 * (64 + 2)},
+    {"int4", FORMAT_INT4, {0}, ALONE, true, 2, 72, 64, 2LL * 72 * (32 + 4)},
+    {"Q8_0", FORMAT_Q8_0, {0}, ALONE, true, 2, 72, 64, 0},
+};
+
+static size_t scales_of(const QuantTensor *t)
+{
+    int64_t rows = t->scale_row_bytes ? (t->rows - 1) / t->scale_rows + 1 : 1;
+    return !t->scales ? 0 : (size_t)(rows * (t->scale_row_bytes ? t->scale_row_bytes : 4));
+}
+
+/* Matrices one behind the other in a file, then their scales, from an odd byte on. */
+static FileMap write_file(const TestTensor *t, int n)
+{
+    size_t codes = (size_t)(t->t.rows * t->t.row_bytes), scales = scales_of(&t->t);
+    uint8_t *bytes = test_alloc(1 + (size_t)n * (codes + scales));
+    FileMap map;
+    Err e;
+    for (int i = 0; i < n; i++) {
+        memcpy(bytes + 1 + (size_t)i * codes, t[i].t.data, codes);
+        if (scales > 0)
+            memcpy(bytes + 1 + (size_t)n * codes + (size_t)i * scales, t[i].t.scales, scales);
+    }
+    temp_dir_put("weights", bytes, 1 + (size_t)n * (codes + scales));
+    free(bytes);
+    if (file_map_open("weights", &map, &e) != ST_OK) {
+        printf("%s\n", e.text);
+        exit(1);
+    }
+    return map;
+}
+
+static void into_file(QuantTensor *t, const FileMap *map, int mat, int n)
+{
+    size_t codes = (size_t)(t->rows * t->row_bytes), scales = scales_of(t);
+    t->data = map->data + 1 + (size_t)mat * codes;
+    t->data_file = map;
+    if (t->scales) {
+        t->scales = map->data + 1 + (size_t)n * codes + (size_t)mat * scales;
+        t->scales_file = map;
+    }
+}
+
+static int set_all(Backend *b, const struct Case *c, Weight *w, const TestTensor *t,
+                   const FileMap *map)
+{
+    int n_parts = c->layout == ALONE ? 1 : 2, failed = 0;
+    Err e = {0};
+    for (int m = 0; m < c->n_mats; m++) {
+        QuantTensor whole = t[m].t;
+        if (map)
+            into_file(&whole, map, m, c->n_mats);
+        for (int i = 0; i < n_parts; i++) {
+            set[m][i] = c->layout == ALONE   ? whole
+                        : c->layout == TURNS ? linear_rows(&whole, i, 2, c->rows)
+                                             : linear_rows(&whole, i * c->rows, 1, c->rows);
+            failed += check_int(c->name, cuda_weight_set(b, w, m, i, &set[m][i], &e), ST_OK);
+        }
+    }
+    return failed;
+}
+
+static int check_case(Backend *b, const struct Case *c)
+{
+    int n_parts = c->layout == ALONE ? 1 : 2, failed = 0;
+    TestTensor t[MAX_MATS];
+    FileMap map = {0};
+    Weight *w = NULL;
+    Err e = {0};
+    for (int m = 0; m < c->n_mats; m++)
+        t[m] = test_scaled(c->format, c->scales, n_parts * c->rows, c->cols, (uint64_t)m + 7);
+    if (c->file)
+        map = write_file(t, c->n_mats);
+    WeightPart parts[2] = {weight_part(&t[0].t), weight_part(&t[0].t)};
+    parts[0].rows = parts[1].rows = c->rows;
+    failed += check_int(c->name,
+                        cuda_weight_create(b, c->name, n_parts == 2 ? WEIGHT_GATED : WEIGHT_MATMUL,
+                                           c->n_mats, parts, n_parts, c->cols, &w, &e),
+                        ST_OK);
+    if (failed)
+        return check_str(c->name, e.text, "");
+    bank = w;
+    rows_seen = rows_wrong = 0;
+    bytes_sent = 0;
+    failed += set_all(b, c, w, t, c->file ? &map : NULL);
+    stream_done(&streams[0]);
+    failed += check_int(c->name, rows_wrong, 0);
+    failed += check_int(c->name, rows_seen, c->n_mats * n_parts * c->rows);
+    if (c->sent > 0)
+        failed += check_int(c->name, (int64_t)bytes_sent, c->sent);
+    cuda_weight_destroy(b, w);
+    file_unmap(&map);
+    for (int m = 0; m < c->n_mats; m++)
+        test_tensor_free(&t[m]);
+    n_queued[0] = n_queued[1] = n_done[0] = n_done[1] = 0;
+    memset(events, 0, sizeof events);
+    memset(b->upload.travels, 0, sizeof b->upload.travels);
+    return failed;
+}
+
+int main(void)
+{
+    int failed = 0;
+    Err e = {0};
+    temp_dir_enter();
+    for (int threads = 1; threads <= 3; threads += 2) {
+        Backend b = {.api = &api, .stream = &streams[0]};
+        if (team_create(&b.team, threads, &e) != ST_OK || cuda_upload_create(&b, &e) != ST_OK)
+            return check_str("create", e.text, "");
+        soon = threads > 1;
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            failed += check_case(&b, &cases[i]);
+        cuda_upload_destroy(&b);
+        cuda_staging_close(&b);
+        failed += check_int("events left", n_events, 0);
+        team_destroy(b.team);
+    }
+    return test_result(failed);
+}
