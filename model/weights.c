@@ -232,8 +232,14 @@ static Status tell_where(Loader *l, int checked, const LinearTensors *t, const Q
     Err other = *l->e;
     if (checked & WEIGHT_CHECKS_CODES)
         TRY(linear_check_codes(files, t, expert, l->online.team, l->e));
-    if (checked & WEIGHT_CHECKS_SCALES)
-        TRY(linear_check_scales(files, t, expert, view, first, step, l->online.team, l->e));
+    /* Rows that take turns are looked at together. */
+    for (int64_t lane = 0; lane < step && (checked & WEIGHT_CHECKS_SCALES); lane++) {
+        QuantTensor one = *view;
+        if (step > 1)
+            one.scales += (lane - first) * view->scale_row_bytes / step;
+        TRY(linear_check_scales(files, t, expert, &one, step > 1 ? lane : first, step,
+                                l->online.team, l->e));
+    }
     *l->e = other;
     return other.code;
 }
