@@ -72,6 +72,7 @@ typedef struct CudaGemm { /* y[r, :] = W[mat] x[r, :] + bias[mat] */
     const void *x, *x_up; /* x_up: what part 1 reads, of CUDA_GATED; NULL: x */
     int64_t x_stride, x_mat;
     const int32_t *x_row; /* row r reads x[x_row[r]]; NULL: r */
+    void *x_room;         /* [n_rows, k] into which such rows may be put together first, or NULL */
     void *y;
     int64_t y_stride, y_mat;
     const int32_t *y_row; /* row r goes to y[y_row[r]]; NULL: r */

@@ -11,6 +11,8 @@
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/gemm_sm90.h"
 
+#include <cudaTypedefs.h>
+
 namespace
 {
 
@@ -327,6 +329,33 @@ bool aligned(const void *p)
     return (uintptr_t)p % 16 == 0;
 }
 
+/* A warp copies a row, 16 bytes a lane. end: how many rows there are; NULL: n. */
+__global__ void __launch_bounds__(256)
+    gather_kernel(uint4 *to, const uint4 *from, const int32_t *row, const int32_t *end, int n,
+                  int pieces, int64_t stride)
+{
+    int live = end ? *end : n;
+    for (int r = (blockIdx.x * 256 + threadIdx.x) / 32; r < live; r += gridDim.x * 8) {
+        const uint4 *x = from + row[r] * stride;
+        uint4 *y = to + (int64_t)r * pieces;
+#pragma unroll 4
+        for (int i = threadIdx.x % 32; i < pieces; i += 32)
+            y[i] = x[i];
+    }
+}
+
+/* Puts the rows of g together. */
+cudaError_t gather_rows(CudaGemm *g, int n_sm, void *stream)
+{
+    gather_kernel<<<n_sm * 8, 256, 0, (cudaStream_t)stream>>>(
+        (uint4 *)g->x_room, (const uint4 *)g->x, g->x_row, g->first ? g->first + g->n_mats : NULL,
+        g->n_rows, g->k / 8, g->x_stride / 8);
+    g->x = g->x_room;
+    g->x_stride = g->k;
+    g->x_row = NULL;
+    return cudaGetLastError();
+}
+
 /* The widest tiles that still give every multiprocessor one: bits are the same. */
 int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
 {
@@ -353,13 +382,17 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
             g->first ? g->n_rows / rows + most : most * ((g->n_rows + rows - 1) / rows);
         return (slabs * SLAB_ROWS + outputs - 1) / outputs * row_tiles;
     };
+    /* Pairs of blocks read rows by the copy engine: rows that lie together, or can be put so. */
+    bool pairs = !g->x_up && (g->first || g->n_mats == 1) && (!g->x_row || g->x_room);
     SlabLaunch l = {};
     /* Tiles of few rows have no masks; they are also what spreads a router over multiprocessors. */
     bool few = (each <= 10 || tiles(128, 16) <= n_sm) && !g->x_up;
-    l.shape = few                                    ? SLAB_FEW
-              : each > 64 && tiles(256, 128) >= n_sm ? SLAB_WIDE
-                                                     : SLAB_NARROW;
-    l.most_tiles = l.shape == SLAB_WIDE     ? tiles(256, 128)
+    l.shape = few                                                   ? SLAB_FEW
+              : pairs && each >= 192 && tiles(256, 256) >= n_sm / 2 ? SLAB_PAIR
+              : each > 64 && tiles(256, 128) >= n_sm                ? SLAB_WIDE
+                                                                    : SLAB_NARROW;
+    l.most_tiles = l.shape == SLAB_PAIR     ? tiles(256, 256)
+                   : l.shape == SLAB_WIDE   ? tiles(256, 128)
                    : l.shape == SLAB_NARROW ? tiles(128, 64)
                                             : tiles(128, 16);
     l.n_sm = n_sm;
@@ -368,6 +401,13 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
                 g->y_mat % 8 == 0 && !(g->epilogue == CUDA_GATED && g->act.kind == ACT_SITU);
     for (int i = 0; i < g->n_parts; i++)
         l.vectors = l.vectors && g->part[i].first_row % 8 == 0 && g->part[i].rows % 8 == 0;
+    CudaGemm together = *g;
+    if (l.shape == SLAB_PAIR && g->x_row) {
+        cudaError_t err = gather_rows(&together, n_sm, stream);
+        if (err != cudaSuccess)
+            return err;
+        g = &together;
+    }
     switch (g->part[0].codec) {
     case SLAB_BF16:
         return cuda_slabs_bf16(g, &l, stream);
@@ -383,6 +423,31 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
 }
 
 } // namespace
+
+int cuda_rows_map(CUtensorMap *out, const void *rows, int64_t cols, int64_t stride, int n_rows,
+                  int box_cols, int box_rows)
+{
+    static PFN_cuTensorMapEncodeTiled_v12000 encode = NULL; /* the driver's */
+    if (!encode) {
+        void *found = NULL;
+        cudaDriverEntryPointQueryResult result;
+        cudaError_t err = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
+                                                           cudaEnableDefault, &result);
+        if (err != cudaSuccess)
+            return err;
+        if (result != cudaDriverEntryPointSuccess)
+            return cudaErrorSymbolNotFound;
+        encode = (PFN_cuTensorMapEncodeTiled_v12000)found;
+    }
+    cuuint64_t size[2] = {(cuuint64_t)cols, (cuuint64_t)n_rows};
+    cuuint64_t row_bytes = (cuuint64_t)stride * sizeof(bf16);
+    cuuint32_t box[2] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows}, step[2] = {1, 1};
+    CUresult made = encode(out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)rows, size, &row_bytes,
+                           box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                           box_cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
 
 int cuda_gemm_launch(const CudaGemm *g, void *stream)
 {

@@ -1,7 +1,7 @@
 /* kernels/cuda/gemm_sm90.cuh - rows times the matrices of a bank of slabs on Hopper's tensor cores;
  * included by gemm_sm90_*.cu, which instantiate it for their codecs.
  * Tile    128 or 256 outputs (one or two slabs for each of two warpgroups) x up to 16, 64 or 128
- *         rows. Weights are the left operand, decoded in registers; rows are the right one, in
+ *         rows; more of them: gemm_sm90_pair.cuh. Weights are the left operand, decoded in registers; rows are the right one, in
  *         shared memory. A ring of stages, each SLAB_K inputs: one thread brings records by bulk
  *         copies, and one, two or four warps gather rows by cp.async.
  * Budget  2 * rows * outputs * inputs FLOPs; each record read once for each tile of an expert's
@@ -107,6 +107,34 @@ struct Tiles {
         return t;
     }
 };
+
+/* The offsets of Tiles into shared memory, for tiles of so many rows. All threads take part; the caller
+ * synchronizes. */
+__device__ __forceinline__ void count_tiles(const CudaGemm &g, int *first, int *tiles, int rows,
+                                            int thread, int threads)
+{
+    for (int i = thread; i <= g.n_mats; i += threads)
+        first[i] = g.first[i];
+    __syncthreads();
+    if (thread >= 32)
+        return;
+    int sum = 0;
+    for (int i = 0; i < g.n_mats; i += 32) {
+        int e = i + thread, n = 0;
+        if (e < g.n_mats)
+            n = (first[e + 1] - first[e] + rows - 1) / rows;
+        int upto = n;
+        for (int d = 1; d < 32; d *= 2) {
+            int v = __shfl_up_sync(0xffffffffu, upto, d);
+            upto += thread >= d ? v : 0;
+        }
+        if (e < g.n_mats)
+            tiles[e + 1] = sum + upto;
+        sum += __shfl_sync(0xffffffffu, upto, 31);
+    }
+    if (thread == 0)
+        tiles[0] = 0;
+}
 
 /* Which rows of which part a slab has. */
 struct SlabPlace {
@@ -630,29 +658,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         }
         barriers_made();
     }
-    if (g.first) {
-        for (int i = thread; i <= g.n_mats; i += S::THREADS)
-            first[i] = g.first[i];
-        __syncthreads();
-        if (warp == 0) {
-            int sum = 0;
-            for (int i = 0; i < g.n_mats; i += 32) {
-                int e = i + thread, n = 0;
-                if (e < g.n_mats)
-                    n = (first[e + 1] - first[e] + S::ROWS - 1) / S::ROWS;
-                int upto = n;
-                for (int d = 1; d < 32; d *= 2) {
-                    int v = __shfl_up_sync(0xffffffffu, upto, d);
-                    upto += thread >= d ? v : 0;
-                }
-                if (e < g.n_mats)
-                    row_tiles[e + 1] = sum + upto;
-                sum += __shfl_sync(0xffffffffu, upto, 31);
-            }
-            if (thread == 0)
-                row_tiles[0] = 0;
-        }
-    }
+    if (g.first)
+        count_tiles(g, first, row_tiles, S::ROWS, thread, S::THREADS);
     __syncthreads();
 
     int n_slabs = slabs_of(g), k_chunks = (g.k + SLAB_K - 1) / SLAB_K;
@@ -741,13 +748,21 @@ int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
     return cudaGetLastError();
 }
 
+} // namespace
+
+#include "kernels/cuda/gemm_sm90_pair.cuh"
+
+namespace
+{
+
 using Few = Shape<1, 16, 1, 3>;
 using Narrow = Shape<1, 64, 2, 2>;
 using Wide = Shape<2, 128, 4, 1>;
 
 template <SlabCodec CODEC> int launch_codec(const CudaGemm *g, const SlabLaunch *l, void *stream)
 {
-    return l->shape == SLAB_WIDE     ? launch_shape<CODEC, Wide>(g, l, stream)
+    return l->shape == SLAB_PAIR     ? launch_pair<CODEC>(g, l, stream)
+           : l->shape == SLAB_WIDE   ? launch_shape<CODEC, Wide>(g, l, stream)
            : l->shape == SLAB_NARROW ? launch_shape<CODEC, Narrow>(g, l, stream)
                                      : launch_shape<CODEC, Few>(g, l, stream);
 }

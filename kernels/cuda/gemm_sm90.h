@@ -20,7 +20,8 @@ static __host__ __device__ __forceinline__ int slab_count(const CudaPart *p)
 typedef enum SlabShape {
     SLAB_FEW,    /* 128 outputs x 16 rows a block, three blocks a multiprocessor */
     SLAB_NARROW, /* 128 x 64, two */
-    SLAB_WIDE    /* 256 x 128, one */
+    SLAB_WIDE,   /* 256 x 128, one */
+    SLAB_PAIR    /* 256 x 256, one for two multiprocessors */
 } SlabShape;
 
 typedef struct SlabLaunch {
@@ -29,6 +30,12 @@ typedef struct SlabLaunch {
     int n_sm, shared_bytes;
     int64_t most_tiles;
 } SlabLaunch;
+
+/* For the copy engine: bf16 rows, stride values apart, in boxes of box_cols values (128 bytes of shared
+ * memory, in which 16-byte pieces p of row r lie at p ^ r % 8; or 64, at p ^ r / 2 % 4) x box_rows. */
+struct CUtensorMap_st;
+int cuda_rows_map(struct CUtensorMap_st *out, const void *rows, int64_t cols, int64_t stride,
+                  int n_rows, int box_cols, int box_rows);
 
 int cuda_slabs_bf16(const CudaGemm *g, const SlabLaunch *l, void *stream);
 int cuda_slabs_fp4(const CudaGemm *g, const SlabLaunch *l, void *stream);

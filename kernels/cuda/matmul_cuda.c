@@ -53,10 +53,10 @@ size_t cuda_ffn_scratch_bytes(const Backend *b, int max_pairs, int64_t inter)
     return inner_bytes(max_pairs, inter) + cuda_ffn_codes_bytes(max_pairs, inter);
 }
 
-/* Gate, up and the activation, or up and its square, into scratch. */
-static Status first_pass(Backend *b, const void *x, const void *x_up, const int32_t *row_of,
-                         const int32_t *first, int n_experts, int max_pairs, const FfnSpec *spec,
-                         void *scratch, Err *e)
+/* Gate, up and the activation, or up and its square, into scratch; y is free until the second pass. */
+static Status first_pass(Backend *b, void *y, const void *x, const void *x_up,
+                         const int32_t *row_of, const int32_t *first, int n_experts, int max_pairs,
+                         const FfnSpec *spec, void *scratch, Err *e)
 {
     bool gated = spec->act.kind != ACT_RELU2;
     CudaGemm g = gemm_of(spec->w13, ALL_PARTS);
@@ -64,6 +64,7 @@ static Status first_pass(Backend *b, const void *x, const void *x_up, const int3
     g.x_up = gated && x_up != x ? x_up : NULL;
     g.x_stride = spec->hidden;
     g.x_row = row_of;
+    g.x_room = y;
     g.y = scratch;
     g.y_stride = spec->inter;
     g.bias = spec->b13;
@@ -113,7 +114,7 @@ Status cuda_ffn(Backend *b, void *y, const void *x, const void *x_up, const int3
     if (coded)
         TRY(cuda_ffn_codes_first(b, x, row_of, first, n_experts, max_pairs, spec, &s, e));
     else
-        TRY(first_pass(b, x, x_up, row_of, first, n_experts, max_pairs, spec, scratch, e));
+        TRY(first_pass(b, y, x, x_up, row_of, first, n_experts, max_pairs, spec, scratch, e));
     if (coded_inner)
         return cuda_ffn_codes_second(b, y, first, n_experts, max_pairs, spec, &s, e);
     if (spec->inner.scheme != ROWS_AS_THEY_ARE)

@@ -78,6 +78,17 @@ static __device__ __forceinline__ uint64_t columns_descriptor(uint32_t address,
     D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, "  \
         "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
+#define D96                                                                                        \
+    D64 ", "                                                                                       \
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "         \
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define D128                                                                                       \
+    D96 ", "                                                                                       \
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "   \
+        "%111, "                                                                                   \
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "     \
+        "%126, %127"
+
 /* d [64, N] += a [64, 16], in registers, * b [N rows, 16] */
 #define MMA_BEGIN(n)                                                                               \
     "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                                     \
@@ -109,6 +120,20 @@ static __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t *a, 
 {
     asm volatile(MMA_BEGIN(128) D64 MMA_END("%64", "%65", "%66", "%67", "%68")
                  : F32(0), F32(32)
+                 : A_AND_B);
+}
+
+static __device__ __forceinline__ void wgmma(float (&d)[96], const uint32_t *a, uint64_t b)
+{
+    asm volatile(MMA_BEGIN(192) D96 MMA_END("%96", "%97", "%98", "%99", "%100")
+                 : F32(0), F32(32), F32(64)
+                 : A_AND_B);
+}
+
+static __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t *a, uint64_t b)
+{
+    asm volatile(MMA_BEGIN(256) D128 MMA_END("%128", "%129", "%130", "%131", "%132")
+                 : F32(0), F32(32), F32(64), F32(96)
                  : A_AND_B);
 }
 
@@ -184,6 +209,8 @@ static __device__ __forceinline__ void wgmma_fp8(float (&d)[64], uint64_t a, uin
 #undef D16
 #undef D32
 #undef D64
+#undef D96
+#undef D128
 
 #endif
 #endif

@@ -123,6 +123,7 @@ struct Layer { /* buffers of a run */
         g.x = x;
         g.x_stride = m.hidden;
         g.x_row = row_of;
+        g.x_room = rows;
         g.y = inner;
         g.y_stride = m.inter;
         g.first = first;

@@ -43,14 +43,14 @@ static const MatmulCase cases[] = {
     {"mxfp4, gate and up", FORMAT_MXFP4, {SCALE_NONE, 0, 0}, {65, 65}, 288, true},
     {"nvfp4, gate and up", FORMAT_NVFP4, {SCALE_NONE, 0, 0}, {33, 33}, 80, true},
     {"bf16, gate and up", FORMAT_BF16, {SCALE_NONE, 0, 0}, {40, 40}, 72, true},
-    /* Enough outputs for the widest tiles, which 131 rows then take and 70 do not. */
+    /* Enough outputs for the largest tiles, which 270 rows then take, 131 the next and 70 neither. */
     {"bf16, wide tiles", FORMAT_BF16, {SCALE_NONE, 0, 0}, {16900, 130}, 136, true},
     {"mxfp4, wide tiles", FORMAT_MXFP4, {SCALE_NONE, 0, 0}, {16900, 130}, 160, true},
     {"nvfp4, wide tiles", FORMAT_NVFP4, {SCALE_NONE, 0, 0}, {16900, 130}, 144, true},
     {"fp8, wide tiles", FORMAT_FP8, {SCALE_NONE, 0, 0}, {16896, 130}, 160, false},
 };
 
-enum { MOST_ROWS = 131, MANY_OUTPUTS = 1000 };
+enum { SOME_ROWS = 131, MANY_ROWS = 270, MANY_OUTPUTS = 1000, MOST_OUTPUTS = 16000 };
 
 /* The double product, and the sum of magnitudes, of every output. */
 static void exact_product(const TestTensor *parts, int n_parts, const float *bias, const float *x,
@@ -88,31 +88,31 @@ static int check_matmul(const MatmulCase *c)
     bool pair = n_parts == 2 && c->rows[0] == c->rows[1];
     Weight *w =
         test_weight(on.cuda, on.dev, pair ? WEIGHT_GATED : WEIGHT_MATMUL, 1, n_parts, parts);
-    float *x = cuda_case_floats(MOST_ROWS * c->cols, 11), *bias = test_floats(outputs, 12);
-    int64_t n_values = MOST_ROWS * outputs;
+    int n_rows = outputs > MOST_OUTPUTS ? MANY_ROWS : SOME_ROWS;
+    float *x = cuda_case_floats(n_rows * c->cols, 11), *bias = test_floats(outputs, 12);
+    int64_t n_values = n_rows * outputs;
     float *want = test_alloc((size_t)n_values * sizeof *want),
           *size = test_alloc((size_t)n_values * sizeof *size);
-    exact_product(parts, n_parts, bias, x, MOST_ROWS, c->cols, outputs, want, size);
+    exact_product(parts, n_parts, bias, x, n_rows, c->cols, outputs, want, size);
     /* A weight that is rounded is off by half a unit of bf16; sums are float32 of up to cols terms.
      */
     for (int64_t i = 0; i < n_values; i++)
         size[i] *= (float)((c->exact ? 0 : BF16_HALF * 1.01) + (double)c->cols * 0x1p-23);
-    void *x_dev = cuda_case_rows(&on, x, MOST_ROWS * c->cols),
+    void *x_dev = cuda_case_rows(&on, x, n_rows * c->cols),
          *bias_dev = cuda_case_bytes(&on, bias, (size_t)outputs * sizeof *bias),
          *y_dev = cuda_case_bytes(&on, want, (size_t)n_values * sizeof *want);
-    cuda_case_must(on.cuda->matmul(on.dev, y_dev, x_dev, w, ALL_PARTS, bias_dev, MOST_ROWS, &e),
-                   &e);
+    cuda_case_must(on.cuda->matmul(on.dev, y_dev, x_dev, w, ALL_PARTS, bias_dev, n_rows, &e), &e);
     float *whole = cuda_case_read(&on, y_dev, n_values);
     failed += cuda_case_near(c->name, whole, want, n_values, size, BF16_HALF * 1.01);
-    cuda_case_must(on.cuda->matmul_float(on.dev, y_dev, x_dev, w, bias_dev, MOST_ROWS, &e), &e);
+    cuda_case_must(on.cuda->matmul_float(on.dev, y_dev, x_dev, w, bias_dev, n_rows, &e), &e);
     float *floats = cuda_case_read_floats(&on, y_dev, n_values);
     failed += cuda_case_near(c->name, floats, want, n_values, size, 0);
-    /* In pieces of 1, 5 and 70 rows, and part by part. */
-    const int pieces[] = {1, 5, 70};
+    /* In pieces of 1, 5, 70 and 131 rows, and part by part. */
+    const int pieces[] = {1, 5, 70, 131};
     for (size_t i = small && outputs > MANY_OUTPUTS ? 2 : 0; i < sizeof pieces / sizeof *pieces;
          i++) {
-        for (int r = 0; r < MOST_ROWS; r += pieces[i]) {
-            int n = MOST_ROWS - r < pieces[i] ? MOST_ROWS - r : pieces[i];
+        for (int r = 0; r < n_rows; r += pieces[i]) {
+            int n = n_rows - r < pieces[i] ? n_rows - r : pieces[i];
             for (int p = 0; p < n_parts; p++)
                 cuda_case_must(on.cuda->matmul(on.dev, (char *)y_dev + r * outputs * 2,
                                                (char *)x_dev + r * c->cols * 2, w, p, bias_dev, n,
@@ -197,6 +197,24 @@ static const FfnCase ffn_cases[] = {
      2816,
      {0, 100, 300, 401},
      {ACT_SWIGLU, 1.702f, 1, 7},
+     true,
+     false},
+    /* For pairs of blocks: tiles of 60, 256, 84 and 250 rows; of 256, 160 and 184. The last slabs have
+     * some of their outputs. */
+    {"many rows, first",
+     FORMAT_BF16,
+     136,
+     2824,
+     {0, 60, 400, 650},
+     {ACT_SWIGLU, 1.702f, 1, 7},
+     true,
+     false},
+    {"many rows, second",
+     FORMAT_MXFP4,
+     3488,
+     160,
+     {0, 256, 416, 600},
+     {ACT_SWIGLU, 1, 0, INFINITY},
      true,
      false},
 };
