@@ -388,7 +388,7 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
     /* Tiles of few rows have no masks; they are also what spreads a router over multiprocessors. */
     bool few = (each <= 10 || tiles(128, 16) <= n_sm) && !g->x_up;
     l.shape = few                                                   ? SLAB_FEW
-              : pairs && each >= 192 && tiles(256, 256) >= n_sm / 2 ? SLAB_PAIR
+              : pairs && each >= 96 && tiles(256, 256) >= n_sm / 2 ? SLAB_PAIR
               : each > 64 && tiles(256, 128) >= n_sm                ? SLAB_WIDE
                                                                     : SLAB_NARROW;
     l.most_tiles = l.shape == SLAB_PAIR     ? tiles(256, 256)
