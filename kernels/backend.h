@@ -246,6 +246,9 @@ typedef struct BackendOps {
     /* What weight_set looks at itself while it reads t, WEIGHT_CHECKS_...: it returns ST_INPUT where
      * one of these is no finite number, without saying which. NULL: it looks at nothing. */
     int (*weight_checks)(const Weight *w, int part, const QuantTensor *t);
+    /* weight_set will be called with this part and tensor, in this order, of some matrix of w, so that it
+     * may read ahead. Only a hint, void when a bank is created. NULL: nobody listens. */
+    void (*weight_ahead)(Backend *b, const Weight *w, int part, const QuantTensor *t);
     void (*weight_destroy)(Backend *b, Weight *w); /* NULL is fine */
     size_t (*weight_bytes)(const Weight *w);
     /* Banks as files keep them. The layout is a name for the order in which matrices lie, of

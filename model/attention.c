@@ -18,8 +18,9 @@ int attention_qkv_width(const Arch *a)
 const RoleList *attention_rows(const Model *m, int layer, RowRole role)
 {
     const StepArrays *s = &m->arrays;
-    return layer == m->arch->n_layers - 1 ? &s->last[role]
-                                          : &s->lists[m->kv.layer_group[layer]][role];
+    return layer == m->arch->n_layers - 1 && !s->all_wanted
+               ? &s->last[role]
+               : &s->lists[m->kv.layer_group[layer]][role];
 }
 
 const AttnList *attention_written(const Model *m, int layer)

@@ -110,7 +110,8 @@ Status step_arrays_set(StepArrays *s, const Step *step, int n_padded, Err *e)
         for (int r = q->n_rows - q->n_wanted; r < q->n_rows; r++)
             s->host[s->n_wanted++] = q->row + r;
     }
-    if (s->n_wanted < step->n_rows)
+    s->all_wanted = s->n_wanted == step->n_rows;
+    if (!s->all_wanted)
         TRY(s->ops->stage(s->backend, s->wanted, s->host, (size_t)s->n_wanted * sizeof *s->wanted,
                           e));
     int32_t live = step->n_rows;
@@ -118,7 +119,8 @@ Status step_arrays_set(StepArrays *s, const Step *step, int n_padded, Err *e)
     for (int role = 0; role < N_ROW_ROLES; role++) {
         for (int g = 0; g < MAX_KV_GROUPS; g++)
             TRY(set_list(s, &s->lists[g][role], step, g, role, false, n_padded, e));
-        TRY(set_list(s, &s->last[role], step, s->last_group, role, true, n_padded, e));
+        if (!s->all_wanted)
+            TRY(set_list(s, &s->last[role], step, s->last_group, role, true, n_padded, e));
     }
     return ST_OK;
 }

@@ -46,6 +46,7 @@ typedef struct StepArrays {
     int32_t *ids, *position, *wanted; /* [max_rows] backend memory; wanted: [n_wanted] rows */
     int32_t *live;                    /* one number: rows that are not padding */
     int n_wanted;
+    bool all_wanted; /* of the step's rows, as in every step that is recorded: last is not set */
     RoleList lists[MAX_KV_GROUPS][N_ROW_ROLES]; /* of the layers of each group */
     RoleList last[N_ROW_ROLES];                 /* wanted rows alone, of the last layer */
     int last_group;                             /* the last layer's */

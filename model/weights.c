@@ -262,6 +262,14 @@ Status loader_set_view(Loader *l, Weight *w, int mat, int part, const LinearTens
     return st == ST_INPUT && checked ? tell_where(l, checked, t, view, expert, first, step) : st;
 }
 
+void loader_announce(const Loader *l, const Weight *w, int part, const LinearTensors *t,
+                     const QuantTensor *view)
+{
+    const BackendOps *ops = l->w->ops;
+    if (ops->weight_ahead && !loader_is_online(l, t))
+        ops->weight_ahead(l->w->backend, w, part, view);
+}
+
 void loader_prefetch(const Loader *l, const LinearTensors *t)
 {
     loader_will_need(l, t->weight, 0, t->weight->bytes);
@@ -295,8 +303,10 @@ void loader_will_need(const Loader *l, const TensorEntry *t, int64_t first, int6
 static Status fill_linear(Loader *l, const LinearTensors *const *tensors, int n_parts, Weight *w)
 {
     QuantTensor views[MAX_PARTS];
-    for (int i = 0; i < n_parts; i++)
+    for (int i = 0; i < n_parts; i++) {
         TRY(linear_view(&l->c->files, tensors[i], 0, &views[i], l->e));
+        loader_announce(l, w, i, tensors[i], &views[i]);
+    }
     if (loader_is_online(l, tensors[0]))
         TRY(loader_set_online(l, w, 0, tensors, views, n_parts));
     for (int i = 0; i < n_parts && !loader_is_online(l, tensors[0]); i++)

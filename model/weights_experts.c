@@ -61,6 +61,18 @@ static void prefetch_expert(const Loader *l, const ExpertTensors *t, int i)
     loader_prefetch(l, &t->down[i]);
 }
 
+/* Backends may read so far ahead. */
+enum { AHEAD_BYTES = 64 << 20 };
+
+static int experts_ahead(const ExpertTensors *t)
+{
+    int64_t bytes = t->stacked
+                        ? (t->gate_up.weight->bytes + t->stacked_down.weight->bytes) /
+                              t->gate_up.weight->shape[0]
+                        : t->gate->weight->bytes + t->up->weight->bytes + t->down->weight->bytes;
+    return bytes < AHEAD_BYTES ? (int)(AHEAD_BYTES / (bytes + 1)) + 1 : 1;
+}
+
 /* --- activations of experts --- */
 
 static const LinearTensors *projection(const ExpertTensors *t, int p, int i)
@@ -217,6 +229,20 @@ static Status set_expert(Loader *l, const ExpertTensors *t, Weight *w13, Weight 
     return ST_OK;
 }
 
+/* All that set_expert will read, unless it is put back from a pack first. */
+static Status announce_experts(Loader *l, const ExpertTensors *t, const Weight *w13,
+                               const Weight *w2, const int *mats)
+{
+    const Weight *const banks[] = {w13, w13, w2};
+    ExpertView v;
+    for (int k = 0; k < l->n_local && !l->c->files.pack; k++) {
+        TRY(view_expert(l, t, mats[k], linear_view, &v));
+        for (int p = 0; p < 3; p++)
+            loader_announce(l, banks[p], p == 1, v.from[p], &v.q[p]);
+    }
+    return ST_OK;
+}
+
 /* mats: this rank's experts. Without any, only what spec says of their rows is filled in, which those
  * of other ranks need. */
 static Status fill_experts(Loader *l, int layer, const ExpertTensors *t, const int *mats,
@@ -244,9 +270,13 @@ static Status fill_experts(Loader *l, int layer, const ExpertTensors *t, const i
     snprintf(name, sizeof name, "layers.%d.experts.down", layer);
     bank = (NewBank){name, second, mats, n, n_all, true, &down, 1, a->moe_inter};
     TRY_GOTO(loader_create_bank(l, &bank, &w2));
+    TRY_GOTO(announce_experts(l, t, w13, w2, mats));
+    int ahead = experts_ahead(t);
+    for (int k = 0; k < ahead && k < n && !l->kept; k++)
+        prefetch_expert(l, t, mats[k]);
     for (int k = 0; k < n && !l->kept; k++) {
-        if (k + 1 < n)
-            prefetch_expert(l, t, mats[k + 1]);
+        if (k + ahead < n)
+            prefetch_expert(l, t, mats[k + ahead]);
         TRY_GOTO(set_expert(l, t, w13, w2, k, mats[k]));
     }
     if (t->stacked) {

@@ -36,6 +36,9 @@ Status loader_set_online(Loader *l, Weight *w, int mat, const LinearTensors *con
                          const QuantTensor *views, int n);
 Status loader_set_view(Loader *l, Weight *w, int mat, int part, const LinearTensors *t,
                        const QuantTensor *view, int expert, int64_t first, int64_t step);
+/* Tells the backend that loader_set_view will follow, with that part and view. */
+void loader_announce(const Loader *l, const Weight *w, int part, const LinearTensors *t,
+                     const QuantTensor *view);
 /* Asks for the weights of a layer, or for some bytes of a tensor, from their file, unless they are in
  * memory; on all threads. */
 void loader_prefetch(const Loader *l, const LinearTensors *t);

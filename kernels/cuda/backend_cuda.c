@@ -105,6 +105,7 @@ static void destroy(Backend *b)
     if (b->stream)
         (void)b->api->wait(b->stream);
     ring_free(b, &b->ring);
+    cuda_spans_destroy(b);
     cuda_upload_destroy(b);
     cuda_attention_close(b);
     cuda_release(b, b->bad);
@@ -158,6 +159,7 @@ static Status create(const BackendConfig *config, Backend **out, Err *e)
     TRY_GOTO(cuda_status(b, b->api->open(device, &b->stream), "the GPU", e));
     TRY_GOTO(ring_make(b, RING_BYTES, e));
     TRY_GOTO(cuda_upload_create(b, e));
+    TRY_GOTO(cuda_spans_create(b, e));
     TRY_GOTO(cuda_attention_open(b, e));
     TRY_GOTO(cuda_alloc(b, sizeof *b->bad, "the router's flag", &bad, e));
     b->bad = bad;
@@ -386,6 +388,7 @@ const BackendOps cuda_backend = {
     .weight_create = cuda_weight_create,
     .weight_set = cuda_weight_set,
     .weight_checks = cuda_weight_checks,
+    .weight_ahead = cuda_weight_ahead,
     .weight_destroy = cuda_weight_destroy,
     .weight_bytes = cuda_weight_bytes,
     .embed = embed,

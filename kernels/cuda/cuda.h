@@ -9,6 +9,7 @@
 #include "kernels/cuda/api.h"
 #include "kernels/cuda/backend_cuda.h"
 #include "kernels/cuda/exchange_api.h"
+#include "kernels/cuda/spans.h"
 #include "kernels/cuda/upload.h"
 
 typedef struct Ring { /* pinned memory, filled from the front */
@@ -22,13 +23,19 @@ struct AttnList {
     CudaList list;
 };
 
+/* Bytes of files; none: all zero. */
+typedef struct StagedBytes {
+    UploadSpan codes, scales;
+} StagedBytes;
+
 /* Rows on their way into slabs (slabs_cuda.c). */
 typedef struct Staging {
-    uint8_t *memory[2];       /* device, SLAB_STAGING each; from the first rows on */
-    void *arrived[2];         /* events: rows are there, */
-    void *taken[2];           /* slabs are made of them */
-    int at;                   /* the one that was filled last */
-    UploadSpan codes, scales; /* what of files it holds; bytes 0: nothing */
+    uint8_t *memory[2]; /* device, SLAB_STAGING each; from the first rows on */
+    void *arrived[2];   /* events: rows are there, */
+    void *taken[2];     /* slabs are made of them */
+    int at;             /* the one that was filled last */
+    StagedBytes holds,
+        announced; /* what is in it, and what is announced of the last rows that were */
 } Staging;
 
 struct Backend {
@@ -38,6 +45,7 @@ struct Backend {
     Ring ring;
     Team *team; /* borrowed; NULL: the caller alone */
     Upload upload;
+    Spans spans;
     Staging staging;
     bool warned;      /* of weights that are rounded */
     int32_t *bad;     /* on the device: the lowest row that a router found no weights for */
@@ -86,7 +94,8 @@ Status cuda_weight_create(Backend *b, const char *name, WeightUse use, int n_mat
                           const WeightPart *parts, int n_parts, int64_t cols, Weight **out, Err *e);
 Status cuda_weight_set(Backend *b, Weight *w, int mat, int part, const QuantTensor *t, Err *e);
 int cuda_weight_checks(const Weight *w, int part, const QuantTensor *t);
-/* What the staging holds may change: it is sent again when it is wanted. */
+void cuda_weight_ahead(Backend *b, const Weight *w, int part, const QuantTensor *t);
+/* Other files may come: what the staging holds is sent again when it is wanted. */
 void cuda_staging_forget(Backend *b);
 void cuda_staging_close(Backend *b); /* the device is done */
 void cuda_weight_destroy(Backend *b, Weight *w);

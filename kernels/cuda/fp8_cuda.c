@@ -104,8 +104,9 @@ Status cuda_fp8_set(Backend *b, RowJob *rows, int mat, int part, Err *e)
                        "%s: matrix %d, part %d: scales are not of blocks of %d x %d from its first "
                        "row on",
                        w->name, mat, part, STEP, STEP);
-    UploadSpan span = rows_span(rows, ROW_CODES, 0, p->rows, codes);
-    TRY(rows_lie_so(w, part, t) ? cuda_upload_spans(b, &span, 1, b->stream, w->name, e)
+    UploadSpan span = rows_span(rows->p, t, ROW_CODES, 0, p->rows);
+    span.dst = codes;
+    TRY(rows_lie_so(w, part, t) ? cuda_spans_send(b, &span, 1, b->stream, w->name, e)
                                 : cuda_upload_rows(b, codes, p->rows, g->k_padded, fill_codes, &job,
                                                    b->stream, w->name, e));
     return cuda_upload_rows(b, w->data + w->scales_at[0] + (size_t)scale * sizeof(float), n_scales,

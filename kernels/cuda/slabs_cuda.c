@@ -17,7 +17,8 @@ static size_t round_up(size_t n)
 
 void cuda_staging_forget(Backend *b)
 {
-    memset(&b->staging.codes, 0, sizeof b->staging.codes);
+    b->staging.holds = b->staging.announced = (StagedBytes){0};
+    cuda_spans_forget(b);
 }
 
 void cuda_staging_close(Backend *b)
@@ -70,12 +71,39 @@ static bool is_same(const UploadSpan *a, const UploadSpan *b)
     return a->file == b->file && a->src == b->src && a->bytes == b->bytes;
 }
 
-/* Whether the last staging holds these bytes of files already. */
-static bool is_held(const Staging *s, const UploadSpan *spans, int n)
+/* All of them come from files, and are there. */
+static bool is_held(const StagedBytes *held, const StagedBytes *want)
 {
-    if (s->codes.bytes == 0 || n == 0 || !is_same(&s->codes, &spans[0]))
-        return false;
-    return n == 1 ? s->scales.bytes == 0 : is_same(&s->scales, &spans[1]);
+    return want->codes.bytes > 0 && is_same(&held->codes, &want->codes) &&
+           is_same(&held->scales, &want->scales);
+}
+
+/* How a part is staged, as many rows at a time as there is room for; 0: not even SLAB_ROWS of them. */
+static int64_t plan(const Weight *w, int part, const QuantTensor *t, Stage *g)
+{
+    const CudaPart *p = &w->part[part];
+    *g = (Stage){.raw_codes = rows_raw_codes(w, p, t), .raw_scales = rows_raw_scales(p, t)};
+    g->codes_row = g->raw_codes ? t->row_bytes : w->row_bytes[part];
+    g->scales_row = g->raw_scales ? t->scale_row_bytes : w->row_scale_bytes[part];
+    int64_t most = (SLAB_STAGING - 3 * ALIGN) / (g->codes_row + g->scales_row + 4);
+    return most / SLAB_ROWS * SLAB_ROWS;
+}
+
+/* What of them goes as it lies; *of_files: which is all, and lies in files. */
+static int spans_of(const CudaPart *p, const QuantTensor *t, const Stage *g, UploadSpan *spans,
+                    StagedBytes *of_files)
+{
+    int n = 0;
+    *of_files = (StagedBytes){0};
+    if (g->raw_codes)
+        spans[n++] = rows_span(p, t, ROW_CODES, g->first, g->n);
+    if (g->raw_scales)
+        spans[n++] = rows_span(p, t, ROW_SCALES, g->first, g->n);
+    if (!g->raw_codes || (!g->raw_scales && g->scales_row > 0))
+        return n;
+    if (spans[0].file && (n == 1 || spans[1].file))
+        *of_files = (StagedBytes){spans[0], n == 2 ? spans[1] : (UploadSpan){0}};
+    return n;
 }
 
 /* Sends the rows to the staging whose turn it is, and makes the backend's stream wait for them. */
@@ -84,14 +112,14 @@ static Status send(Backend *b, RowJob *job, const Stage *g, UploadSpan *spans, i
     Staging *s = &b->staging;
     const char *name = job->w->name;
     s->at = 1 - s->at;
-    cuda_staging_forget(b);
+    s->holds = (StagedBytes){0};
     TRY(open_turn(b, s->at, e));
     uint8_t *memory = s->memory[s->at];
     void *copies = b->upload.copies;
     TRY(cuda_status(b, b->api->stream_wait(copies, s->taken[s->at]), name, e));
     for (int i = 0; i < n_spans; i++)
         spans[i].dst = memory + (i == 0 && g->raw_codes ? 0 : scales_at(g));
-    TRY(cuda_upload_spans(b, spans, n_spans, copies, name, e));
+    TRY(cuda_spans_send(b, spans, n_spans, copies, name, e));
     if (!g->raw_codes)
         TRY(rows_fill(b, job, ROW_CODES, g->first, g->n, g->codes_row, memory, copies, e));
     if (!g->raw_scales)
@@ -103,22 +131,13 @@ static Status send(Backend *b, RowJob *job, const Stage *g, UploadSpan *spans, i
 
 static Status stage_rows(Backend *b, RowJob *job, const Stage *g, Err *e)
 {
-    Staging *s = &b->staging;
-    UploadSpan spans[UPLOAD_MAX_SPANS];
-    int n = 0;
-    if (g->raw_codes)
-        spans[n++] = rows_span(job, ROW_CODES, g->first, g->n, NULL);
-    if (g->raw_scales)
-        spans[n++] = rows_span(job, ROW_SCALES, g->first, g->n, NULL);
-    bool of_files = n > 0 && g->raw_codes && spans[0].file &&
-                    (g->raw_scales ? spans[1].file != NULL : g->scales_row == 0);
-    if (of_files && is_held(s, spans, n))
+    UploadSpan spans[2];
+    StagedBytes of_files;
+    int n = spans_of(job->p, job->t, g, spans, &of_files);
+    if (is_held(&b->staging.holds, &of_files))
         return ST_OK;
     TRY(send(b, job, g, spans, n, e));
-    if (of_files) {
-        s->codes = spans[0];
-        s->scales = n > 1 ? spans[1] : (UploadSpan){0};
-    }
+    b->staging.holds = of_files;
     return ST_OK;
 }
 
@@ -154,11 +173,8 @@ Status cuda_slabs_set(Backend *b, RowJob *job, int mat, int part, float *whole, 
     const Weight *w = job->w;
     const CudaPart *p = job->p;
     const QuantTensor *t = job->t;
-    Stage g = {.raw_codes = rows_raw_codes(w, p, t), .raw_scales = rows_raw_scales(p, t)};
-    g.codes_row = g.raw_codes ? t->row_bytes : w->row_bytes[part];
-    g.scales_row = g.raw_scales ? t->scale_row_bytes : w->row_scale_bytes[part];
-    int64_t most = (SLAB_STAGING - 3 * ALIGN) / (g.codes_row + g.scales_row + 4);
-    most = most / SLAB_ROWS * SLAB_ROWS;
+    Stage g;
+    int64_t most = plan(w, part, t, &g);
     if (most == 0)
         return err_set(e, ST_INPUT, "%s: rows of %lld bytes are too long", w->name,
                        (long long)g.codes_row);
@@ -172,4 +188,23 @@ Status cuda_slabs_set(Backend *b, RowJob *job, int mat, int part, float *whole, 
         TRY(repack_rows(b, job, &g, mat, whole, own_scales, e));
     }
     return ST_OK;
+}
+
+void cuda_slabs_ahead(Backend *b, const Weight *w, int part, const QuantTensor *t)
+{
+    const CudaPart *p = &w->part[part];
+    UploadSpan spans[2];
+    StagedBytes *last = &b->staging.announced, of_files;
+    Stage g;
+    Err ignored; /* then nothing is read ahead */
+    int64_t most = plan(w, part, t, &g);
+    for (; most > 0 && g.first < p->rows; g.first += most) {
+        g.n = p->rows - g.first < most ? p->rows - g.first : most;
+        int n = spans_of(p, t, &g, spans, &of_files);
+        bool again = is_held(last, &of_files);
+        for (int i = 0; i < n && !again; i++)
+            if (spans[i].file && cuda_spans_announce(b, &spans[i], &ignored) != ST_OK)
+                return;
+        *last = of_files;
+    }
 }

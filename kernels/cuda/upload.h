@@ -1,12 +1,13 @@
-/* kernels/cuda/upload.h - weights on their way to the device: a ring of pinned pieces, so that one
- * piece is filled by the team while others travel. Host memory is the ring's, whatever is sent: 64 MB.
+/* kernels/cuda/upload.h - rows on their way to the device that the host makes, and small bytes: a ring of
+ * pinned pieces, so that one piece is filled by the team while others travel. Host memory is the ring's,
+ * whatever is sent: 32 MB. What goes as it lies in a file or in memory has a way of its own (spans.h).
  *
  * What is sent goes to one of the backend's two streams: its own, or the one for copies, which runs
  * beside kernels and whose order with them is the caller's business (slabs_cuda.c). */
 #ifndef MB_KERNELS_CUDA_UPLOAD_H
 #define MB_KERNELS_CUDA_UPLOAD_H
 
-#include "io/file.h"
+#include "io/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +15,7 @@
 
 typedef struct Backend Backend;
 
-enum { UPLOAD_PIECES = 4, UPLOAD_PIECE_BYTES = 16 << 20, UPLOAD_ROW_MAX = UPLOAD_PIECE_BYTES };
+enum { UPLOAD_PIECES = 4, UPLOAD_PIECE_BYTES = 8 << 20, UPLOAD_ROW_MAX = UPLOAD_PIECE_BYTES };
 
 typedef struct Upload {
     void *copies;                  /* the stream for copies */
@@ -27,25 +28,6 @@ typedef struct Upload {
 
 Status cuda_upload_create(Backend *b, Err *e);
 void cuda_upload_destroy(Backend *b); /* also after create failed half-way */
-
-/* Bytes as they lie in memory or in a file. */
-typedef struct UploadSpan {
-    void *dst; /* device */
-    const uint8_t *src;
-    const FileMap *file; /* whose mapping src is in; NULL: memory */
-    size_t bytes;
-    /* Whether n bytes may be used, which begin a multiple of UPLOAD_TASK_BYTES into the span; NULL: any
-     * may. Any thread. */
-    bool (*good)(const void *ctx, const uint8_t *bytes, size_t n);
-    const void *ctx;
-} UploadSpan;
-
-enum { UPLOAD_TASK_BYTES = 64 << 10, UPLOAD_MAX_SPANS = 2 };
-
-/* All of n spans, 1 .. UPLOAD_MAX_SPANS: files are read straight into the ring, on all threads; then as
- * below. ST_IO where a file ends too early or cannot be read, ST_INPUT where bytes are not good. */
-Status cuda_upload_spans(Backend *b, const UploadSpan *spans, int n, void *stream, const char *what,
-                         Err *e);
 
 /* Rows 0 .. n_rows-1 of row_bytes each, one behind the other at dst on the device. fill writes a whole
  * row at out, on any of the team's threads (thread 0 is the caller, thread < team_size), rows in any

@@ -3,17 +3,15 @@
  * A piece is left once it is full: its event is recorded behind its last copy, and the ring goes on to
  * the next piece, whose event is waited for. So small parts (scales, biases) share a piece, and a part
  * larger than a piece is cut. Copies run in the order in which they were queued, at the speed of the
- * bus; filling is reads or memory copies on all threads, which is faster as long as the files are in
- * memory. */
+ * bus; filling is memory copies on all threads, which is faster as long as the files are in memory. */
 #include "kernels/cuda/cuda.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 enum {
-    PIECE_ALIGN = 256,              /* of what shares a piece */
-    TASK_BYTES = UPLOAD_TASK_BYTES, /* less than this is not worth a task of its own, */
-    TASK_ROWS = 512                 /* unless it is so many rows */
+    PIECE_ALIGN = 256,     /* of what shares a piece */
+    TASK_BYTES = 64 << 10, /* less than this is not worth a task of its own, */
+    TASK_ROWS = 512        /* unless it is so many rows */
 };
 
 Status cuda_upload_create(Backend *b, Err *e)
@@ -141,100 +139,4 @@ Status cuda_upload_bytes(Backend *b, void *dst, const void *src, size_t bytes, c
     rows = (Bytes){.from = rows.from + whole, .row_bytes = (int64_t)(bytes - whole)};
     return cuda_upload_rows(b, (uint8_t *)dst + whole, 1, rows.row_bytes, copy_row, &rows,
                             b->stream, what, e);
-}
-
-/* --- spans --- */
-
-/* Part of a span, in one piece of the ring. */
-typedef struct Cut {
-    const UploadSpan *span;
-    size_t at, bytes; /* of the span */
-    uint8_t *out;
-    int n_tasks;
-} Cut;
-
-/* Both spans at once, so that short scales do not have the team for themselves. */
-typedef struct SpanRun {
-    Cut cut[UPLOAD_MAX_SPANS];
-    int n_cuts;
-    atomic_flag failed;
-    Status status;
-    Err err; /* of the first task that failed */
-} SpanRun;
-
-static void span_task(void *ctx, int task, int thread)
-{
-    SpanRun *r = ctx;
-    const Cut *c = r->cut;
-    (void)thread;
-    for (; task >= c->n_tasks; c++)
-        task -= c->n_tasks;
-    size_t at = (size_t)task * TASK_BYTES,
-           n = c->bytes - at < TASK_BYTES ? c->bytes - at : TASK_BYTES;
-    const UploadSpan *s = c->span;
-    Err e;
-    Status st = file_map_read(s->file, s->src + c->at + at, c->out + at, n, &e);
-    if (st == ST_OK && s->good && !s->good(s->ctx, c->out + at, n))
-        st = err_set(&e, ST_INPUT, "holds a code or a scale that is not a finite number");
-    if (st == ST_OK || atomic_flag_test_and_set(&r->failed))
-        return;
-    r->status = st;
-    r->err = e;
-}
-
-/* What of a span from *at on fits into the piece, in whole tasks unless it is the rest. */
-static void cut_span(Upload *u, const UploadSpan *span, size_t at, SpanRun *r)
-{
-    size_t room = UPLOAD_PIECE_BYTES - u->used, bytes = span->bytes - at;
-    if (bytes > room)
-        bytes = room / TASK_BYTES * TASK_BYTES;
-    if (bytes == 0)
-        return;
-    r->cut[r->n_cuts++] = (Cut){.span = span,
-                                .at = at,
-                                .bytes = bytes,
-                                .out = (uint8_t *)u->piece[u->at] + u->used,
-                                .n_tasks = (int)((bytes + TASK_BYTES - 1) / TASK_BYTES)};
-    u->used += (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
-}
-
-static Status send_cuts(Backend *b, SpanRun *r, void *stream, const char *what, Err *e)
-{
-    int n_tasks = 0;
-    for (int i = 0; i < r->n_cuts; i++)
-        n_tasks += r->cut[i].n_tasks;
-    team_run(n_tasks > 1 ? b->team : NULL, n_tasks, span_task, r);
-    if (r->status != ST_OK) {
-        *e = r->err;
-        return r->status;
-    }
-    for (int i = 0; i < r->n_cuts; i++) {
-        const Cut *c = &r->cut[i];
-        TRY(cuda_status(
-            b, b->api->to_device((uint8_t *)c->span->dst + c->at, c->out, c->bytes, stream), what,
-            e));
-    }
-    return ST_OK;
-}
-
-Status cuda_upload_spans(Backend *b, const UploadSpan *spans, int n, void *stream, const char *what,
-                         Err *e)
-{
-    size_t at = 0;
-    for (int i = 0; i < n;) {
-        SpanRun r = {.failed = ATOMIC_FLAG_INIT};
-        /* After a span that was cut the piece is full. */
-        for (; i < n; i++, at = 0) {
-            int before = r.n_cuts;
-            cut_span(&b->upload, &spans[i], at, &r);
-            at += r.n_cuts > before ? r.cut[before].bytes : 0;
-            if (at < spans[i].bytes)
-                break;
-        }
-        if (r.n_cuts > 0)
-            TRY(send_cuts(b, &r, stream, what, e));
-        if (i < n)
-            TRY(next_piece(b, what, e));
-    }
-    return ST_OK;
 }

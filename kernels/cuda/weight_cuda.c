@@ -277,13 +277,26 @@ int cuda_weight_checks(const Weight *w, int part, const QuantTensor *t)
     return seen;
 }
 
+void cuda_weight_ahead(Backend *b, const Weight *w, int part, const QuantTensor *t)
+{
+    const CudaPart *p = &w->part[part];
+    Err ignored; /* then nothing is read ahead */
+    if (w->use != WEIGHT_CODED && p->layout != CUDA_ROWS) {
+        cuda_slabs_ahead(b, w, part, t);
+    } else if (t->data_file && rows_lie_so(w, part, t)) {
+        UploadSpan span = rows_span(p, t, ROW_CODES, 0, p->rows);
+        (void)cuda_spans_announce(b, &span, &ignored);
+    }
+}
+
 /* Codes one row behind the other at `to`, filled up to row_bytes. */
 static Status set_codes(Backend *b, RowJob *job, int part, int64_t row_bytes, uint8_t *to, Err *e)
 {
     if (!rows_lie_so(job->w, part, job->t))
         return rows_fill(b, job, ROW_CODES, 0, job->p->rows, row_bytes, to, b->stream, e);
-    UploadSpan span = rows_span(job, ROW_CODES, 0, job->p->rows, to);
-    return cuda_upload_spans(b, &span, 1, b->stream, job->w->name, e);
+    UploadSpan span = rows_span(job->p, job->t, ROW_CODES, 0, job->p->rows);
+    span.dst = to;
+    return cuda_spans_send(b, &span, 1, b->stream, job->w->name, e);
 }
 
 static Status set_rows(Backend *b, RowJob *job, int mat, int part, float *whole, Err *e)

@@ -9,7 +9,7 @@ enum { Q8_UNIT = 32 };
 Status rows_begin(Backend *b, const Weight *w, int part, const QuantTensor *t, RowJob *out, Err *e)
 {
     const CudaPart *p = &w->part[part];
-    *out = (RowJob){.w = w, .p = p, .t = t, .finite = finite_test(t->format->id)};
+    *out = (RowJob){.w = w, .p = p, .t = t};
     if (p->kind != CUDA_BF16 || t->format->id == FORMAT_BF16)
         return ST_OK;
     size_t n_threads = b->team ? (size_t)team_size(b->team) : 1;
@@ -52,30 +52,22 @@ bool rows_lie_so(const Weight *w, int part, const QuantTensor *t)
     return rows_raw_codes(w, p, t) && t->row_bytes == row && t->lanes <= 1;
 }
 
-static bool codes_are_good(const void *ctx, const uint8_t *bytes, size_t n)
+UploadSpan rows_span(const CudaPart *p, const QuantTensor *t, RowKind kind, int64_t first,
+                     int64_t n)
 {
-    const RowJob *job = ctx;
-    return finite_search(job->finite, bytes, (int64_t)n / job->finite->size) < 0;
-}
-
-static bool scales_of_rows_are_good(const void *ctx, const uint8_t *bytes, size_t n)
-{
-    const RowJob *job = ctx;
-    ScaleType type = job->p->scale_type;
-    return scales_are_good(type, bytes, (int64_t)n / scale_bytes(type));
-}
-
-UploadSpan rows_span(const RowJob *job, RowKind kind, int64_t first, int64_t n, uint8_t *to)
-{
-    const QuantTensor *t = job->t;
-    bool codes = kind == ROW_CODES;
-    UploadSpan s = {.dst = to, .file = codes ? t->data_file : t->scales_file, .ctx = job};
-    s.src = codes ? t->data + first * t->row_bytes
-                  : t->scales + (t->first_row + first) * t->scale_row_bytes;
+    UploadSpan s = {0};
+    if (kind == ROW_CODES) {
+        s.src = t->data + first * t->row_bytes;
+        s.file = t->data_file;
+        s.bytes = (size_t)(n * t->row_bytes);
+        s.finite = s.file ? finite_test(t->format->id) : NULL;
+    } else {
+        s.src = t->scales + (t->first_row + first) * t->scale_row_bytes;
+        s.file = t->scales_file;
+        s.bytes = (size_t)(n * t->scale_row_bytes);
+        s.scales = s.file ? p->scale_type : SCALE_NONE;
+    }
     s.src -= rows_lane_bytes(t, kind);
-    s.bytes = (size_t)(n * (codes ? t->row_bytes : t->scale_row_bytes));
-    if (s.file)
-        s.good = !codes ? scales_of_rows_are_good : job->finite ? codes_are_good : NULL;
     return s;
 }
 

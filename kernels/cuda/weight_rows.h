@@ -5,7 +5,6 @@
 #define MB_KERNELS_CUDA_WEIGHT_ROWS_H
 
 #include "kernels/cuda/cuda.h"
-#include "quant/finite.h"
 
 typedef enum RowKind { ROW_CODES, ROW_SCALES, ROW_WHOLE_SCALES } RowKind;
 
@@ -14,8 +13,7 @@ typedef struct RowJob {
     const Weight *w;
     const CudaPart *p;
     const QuantTensor *t;
-    float *values;           /* [threads, cols] where values are decoded on the host, else NULL */
-    const NotFinite *finite; /* of raw codes, or NULL: all are numbers */
+    float *values; /* [threads, cols] where values are decoded on the host, else NULL */
     /* The rest is set by rows_fill. */
     RowKind kind;
     int64_t first, row_bytes;
@@ -32,7 +30,8 @@ bool rows_raw_scales(const CudaPart *p, const QuantTensor *t);
 bool rows_lie_so(const Weight *w, int part, const QuantTensor *t);
 /* Rows first .. first+n-1 of raw codes or scales, with those that take turns with them: all lanes have
  * the same span, and row `first` begins rows_lane_bytes into it. Of a file, it is looked at. */
-UploadSpan rows_span(const RowJob *job, RowKind kind, int64_t first, int64_t n, uint8_t *to);
+UploadSpan rows_span(const CudaPart *p, const QuantTensor *t, RowKind kind, int64_t first,
+                     int64_t n);
 int64_t rows_lane_bytes(const QuantTensor *t, RowKind kind);
 
 /* The same of rows that are not raw, row_bytes each, on stream. */
@@ -41,6 +40,7 @@ Status rows_fill(Backend *b, RowJob *job, RowKind kind, int64_t first, int64_t n
 
 /* slabs_cuda.c: all rows into the slabs of a matrix. whole: of its row 0, in the bank. */
 Status cuda_slabs_set(Backend *b, RowJob *job, int mat, int part, float *whole, Err *e);
+void cuda_slabs_ahead(Backend *b, const Weight *w, int part, const QuantTensor *t);
 /* fp8_cuda.c: all rows into a bank of WEIGHT_CODED. */
 Status cuda_fp8_set(Backend *b, RowJob *job, int mat, int part, Err *e);
 
