@@ -3,12 +3,11 @@
 #include "dist/exchange.h"
 #include "dist/placement.h"
 #include "tests/support/check.h"
+#include "tests/support/exchange_case.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef enum Routing { RANDOM, ONE_EXPERT, DROPPED, DUPLICATES, ALL_DROPPED } Routing;
 
 static const struct {
     const char *name;
@@ -39,20 +38,11 @@ static const struct {
     {"wide rows", 16, 4, 2880, 37, 100000, RANDOM, -1},
 };
 
-static uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9u;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 static void fill_row(int32_t *row, int hidden, int rank, int step, int token)
 {
-    uint64_t seed = mix((uint64_t)rank << 40 | (uint64_t)step << 24 | (uint64_t)token);
+    uint64_t seed = exchange_mix((uint64_t)rank << 40 | (uint64_t)step << 24 | (uint64_t)token);
     for (int i = 0; i < hidden; i++)
-        row[i] = (int32_t)mix(seed + (uint64_t)i);
+        row[i] = (int32_t)exchange_mix(seed + (uint64_t)i);
 }
 
 /* What a row travels as: its first n values, which repeat in the rows of a layer that codes
@@ -91,53 +81,10 @@ static void apply(int32_t *out, const int32_t *row, int hidden, int expert)
     }
 }
 
-static int32_t choose(Routing routing, int experts, int rank, int step, int token, int slot)
-{
-    uint64_t r =
-        mix(mix((uint64_t)rank * 1000003 + (uint64_t)step) + (uint64_t)token * 64 + (uint64_t)slot);
-    switch (routing) {
-    case RANDOM: /* different experts in one token's slots: a random start and an odd walk */
-        r = mix(mix((uint64_t)rank * 1000003 + (uint64_t)step) + (uint64_t)token * 64);
-        return (int32_t)((r + (uint64_t)slot) % (uint64_t)experts);
-    case ONE_EXPERT:
-        return slot == 0 ? experts - 1 : -1;
-    case DROPPED:
-        return r % 3 == 0 ? -1 : (int32_t)(r / 3 % (uint64_t)experts);
-    case DUPLICATES:
-        return r % 5 == 0 ? -1 : (int32_t)(r / 5 % (uint64_t)experts);
-    case ALL_DROPPED:
-        break;
-    }
-    return -1;
-}
-
 static int tokens_of(size_t i, const Comm *c, int rank, int step)
 {
     int only = cases[i].only_rank == -2 ? c->size - 1 : cases[i].only_rank;
-    if (only >= 0 && only != rank)
-        return 0;
-    if (step == 0)
-        return cases[i].max_tokens;
-    return (int)(mix((uint64_t)rank * 77 + (uint64_t)step) % (uint64_t)(cases[i].max_tokens + 1));
-}
-
-/* The pairs of a round are grouped by expert and, within one, come in order of source and token.
- * Rows hold no source, so this looks at the owner's own: they must ascend. */
-static int check_groups(const char *name, const RecvRows *recv, int n_local, int max_tokens)
-{
-    int failed =
-        check_int(name, recv->first[0], 0) + check_int(name, recv->first[n_local], recv->max_pairs);
-    int wrong = 0;
-    for (int x = 0; x < n_local; x++) {
-        wrong += recv->first[x] > recv->first[x + 1];
-        int own = -1, received = -1;
-        for (int p = recv->first[x]; p < recv->first[x + 1]; p++) {
-            int *last = recv->row_of[p] < max_tokens ? &own : &received;
-            wrong += recv->row_of[p] < *last;
-            *last = recv->row_of[p];
-        }
-    }
-    return failed + check_int(name, wrong, 0);
+    return exchange_tokens(only, cases[i].max_tokens, rank, step);
 }
 
 /* Rows that arrived in a round stay within round_bytes, or within one token of each other rank. */
@@ -239,7 +186,7 @@ static int run_case(size_t i, Comm *c, bool in_place, bool coded)
                 memcpy(codes + t * n_coded, row, (size_t)n_coded * sizeof *codes);
             for (int s = 0; s < top_k; s++)
                 expert[t * top_k + s] =
-                    choose(cases[i].routing, cases[i].experts, c->rank, step, t, s);
+                    exchange_choose(cases[i].routing, cases[i].experts, c->rank, step, t, s);
         }
         ExchangeRows give = {rows, c->size > 1 && n_tokens > 0 ? codes : NULL, n_coded * 4, false};
         failed += check_int(
@@ -252,7 +199,9 @@ static int run_case(size_t i, Comm *c, bool in_place, bool coded)
             RecvRows recv;
             failed += check_int(name, home.n_tokens, 0); /* not before the last round */
             failed += check_int(name, exchange_dispatch(x, round, &recv, &e), ST_OK);
-            failed += check_groups(name, &recv, place.n_local[c->rank], max_tokens);
+            int n_local = place.n_local[c->rank];
+            failed += exchange_check_groups(name, &recv, n_local, max_tokens);
+            failed += check_int(name, recv.first[n_local], recv.max_pairs);
             failed += check_limit(name, &recv, exchange_max_pairs(x), c->size, &shape);
             failed += check_true(name, recv.n_coded == 0 || (n_coded > 0 && c->size > 1));
             decode_rows(&recv, hidden, n_coded);
@@ -302,7 +251,7 @@ static int check_failure(Comm *c, bool in_begin, bool bad_choice)
         for (int t = 0; t < 5; t++) {
             fill_row(rows + t * 4, 4, c->rank, step, t);
             for (int s = 0; s < 2; s++)
-                expert[t * 2 + s] = choose(RANDOM, 3, c->rank, step, t, s);
+                expert[t * 2 + s] = exchange_choose(RANDOM, 3, c->rank, step, t, s);
         }
         if (fails && bad_choice)
             expert[7] = 3;

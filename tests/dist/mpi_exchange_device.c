@@ -3,13 +3,12 @@
  * size, in any number of rounds; and a rank that failed keeps nobody waiting. */
 #include "dist/exchange.h"
 #include "tests/support/check.h"
+#include "tests/support/exchange_case.h"
 #include "tests/support/fake_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef enum Routing { RANDOM, ONE_EXPERT, DROPPED, ALL_DROPPED } Routing;
 
 static const struct {
     const char *name;
@@ -37,19 +36,12 @@ static const struct {
     {"wide rows", 16, 4, 2880, 37, 400000, DROPPED, -1},
 };
 
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 /* Each half of a row is the same, so that one half can travel for both. */
 static void fill_row(uint16_t *row, int hidden, int rank, int step, int token)
 {
-    uint64_t seed = mix((uint64_t)rank << 40 | (uint64_t)step << 24 | (uint64_t)token);
+    uint64_t seed = exchange_mix((uint64_t)rank << 40 | (uint64_t)step << 24 | (uint64_t)token);
     for (int i = 0; i < hidden; i++)
-        row[i] = (uint16_t)mix(seed + (uint64_t)(i % (hidden / 2)));
+        row[i] = (uint16_t)exchange_mix(seed + (uint64_t)(i % (hidden / 2)));
 }
 
 /* The "expert": any function of the expert's number and the row's bytes. */
@@ -62,47 +54,9 @@ static void apply(uint16_t *out, const uint16_t *row, int hidden, int expert)
     }
 }
 
-static int32_t choose(Routing routing, int experts, int rank, int step, int token, int slot)
-{
-    uint64_t r = mix(mix((uint64_t)rank * 1000003 + (uint64_t)step) + (uint64_t)token * 64);
-    int32_t walk = (int32_t)((r + (uint64_t)slot) % (uint64_t)experts);
-    switch (routing) {
-    case RANDOM:
-        return walk;
-    case ONE_EXPERT:
-        return slot == 0 ? experts - 1 : -1;
-    case DROPPED:
-        return mix(r + (uint64_t)slot) % 3 == 0 ? -1 : walk;
-    case ALL_DROPPED:
-        break;
-    }
-    return -1;
-}
-
 static int tokens_of(size_t i, int rank, int step)
 {
-    if (cases[i].only_rank >= 0 && cases[i].only_rank != rank)
-        return 0;
-    if (step == 0)
-        return cases[i].max_tokens;
-    return (int)(mix((uint64_t)rank * 77 + (uint64_t)step) % (uint64_t)(cases[i].max_tokens + 1));
-}
-
-/* Pairs ascend within an expert: own and received rows, each in their order. */
-static int check_groups(const char *name, const RecvRows *recv, int n_local, int max_tokens)
-{
-    int failed = check_int(name, recv->first[0], 0), wrong = 0;
-    for (int x = 0; x < n_local; x++) {
-        wrong += recv->first[x] > recv->first[x + 1];
-        int own = -1, received = -1;
-        for (int p = recv->first[x]; p < recv->first[x + 1]; p++) {
-            int *last = recv->row_of[p] < max_tokens ? &own : &received;
-            wrong += recv->row_of[p] < *last;
-            *last = recv->row_of[p];
-        }
-    }
-    failed += check_true(name, n_local == 0 || recv->first[n_local] <= recv->max_pairs);
-    return failed + check_int(name, wrong, 0);
+    return exchange_tokens(cases[i].only_rank, cases[i].max_tokens, rank, step);
 }
 
 typedef struct Work {
@@ -179,9 +133,10 @@ static int run_step(Work *w, int step, bool fixed, bool coded, bool read, bool f
         fill_row(w->rows + t * hidden, hidden, w->c->rank, step, t);
         memcpy(codes + t * hidden, w->rows + t * hidden, (size_t)hidden);
         for (int s = 0; s < top_k; s++)
-            w->expert[t * top_k + s] = t >= live ? -1
-                                                 : choose(cases[w->i].routing, cases[w->i].experts,
-                                                          w->c->rank, step, t, s);
+            w->expert[t * top_k + s] =
+                t >= live ? -1
+                          : exchange_choose(cases[w->i].routing, cases[w->i].experts, w->c->rank,
+                                            step, t, s);
     }
     memset(w->seen, 0, (size_t)cases[w->i].max_tokens * sizeof *w->seen);
     bool me = fails && w->c->rank == w->c->size - 1 && w->c->size > 1;
@@ -195,7 +150,9 @@ static int run_step(Work *w, int step, bool fixed, bool coded, bool read, bool f
         RecvRows recv;
         HomeRows home;
         failed += check_int(name, exchange_dispatch(w->x, round, &recv, &e), ST_OK);
-        failed += check_groups(name, &recv, w->place.n_local[w->c->rank], cases[w->i].max_tokens);
+        int n_local = w->place.n_local[w->c->rank];
+        failed += exchange_check_groups(name, &recv, n_local, cases[w->i].max_tokens);
+        failed += check_true(name, n_local == 0 || recv.first[n_local] <= recv.max_pairs);
         failed += check_true(name, recv.max_pairs <= exchange_max_pairs(w->x));
         failed += check_true(name, !read || recv.n_coded == 0);
         run_experts(w, &recv, read);

@@ -16,8 +16,6 @@ static const RowFormat as_static = {ROWS_FP8_STATIC, 0.0021f, false},
                        by_token = {ROWS_FP8_TOKEN, 0, false}, by_group = {ROWS_FP8_GROUP, 0, false},
                        by_power = {ROWS_FP8_GROUP, 0, true};
 
-enum { ALL = 1 << 20 }; /* columns or rows that share a scale */
-
 /* Codes and scales stand apart in what code_rows makes; the rest is zeros. */
 static int check_codes(const char *name, const RowFormat *f, int width)
 {
@@ -82,15 +80,15 @@ typedef struct MatmulCase {
 } MatmulCase;
 
 static const MatmulCase matmul_cases[] = {
-    {"tensor, static", {SCALE_F32, ALL, ALL}, &as_static, {256, 64}, 512, true},
-    {"row, per token", {SCALE_BF16, ALL, 1}, &by_token, {192}, 320, false},
+    {"tensor, static", {SCALE_F32, TEST_ALL, TEST_ALL}, &as_static, {256, 64}, 512, true},
+    {"row, per token", {SCALE_BF16, TEST_ALL, 1}, &by_token, {192}, 320, false},
     {"blocks, per 128", {SCALE_F32, 128, 128}, &by_group, {256, 128, 16}, 640, true},
     {"blocks, last ones shorter", {SCALE_F32, 128, 128}, &by_group, {208, 176}, 456, true},
-    {"row, per 128", {SCALE_F32, ALL, 1}, &by_power, {48}, 256, false},
+    {"row, per 128", {SCALE_F32, TEST_ALL, 1}, &by_power, {48}, 256, false},
     {"blocks, per token", {SCALE_F32, 128, 128}, &by_token, {272}, 1024, true},
     /* enough outputs for tiles whose tokens are the other side of the product
      */
-    {"many outputs", {SCALE_F32, ALL, ALL}, &as_static, {4096, 272}, 384, true},
+    {"many outputs", {SCALE_F32, TEST_ALL, TEST_ALL}, &as_static, {4096, 272}, 384, true},
     {"many outputs, blocks", {SCALE_F32, 128, 128}, &by_group, {4096, 272}, 384, true},
 };
 
@@ -130,11 +128,8 @@ static int check_matmul(const MatmulCase *c)
     int64_t outputs = 0, n = MOST_ROWS * c->cols;
     Err e;
     for (; n_parts < MAX_PARTS && c->outputs[n_parts]; n_parts++) {
-        TestScales s = c->scales;
-        s.group = s.group > c->cols ? c->cols : s.group;
-        s.rows = s.rows == ALL ? c->outputs[n_parts] : s.rows;
         parts[n_parts] =
-            test_scaled(FORMAT_FP8, s, c->outputs[n_parts], c->cols, (uint64_t)n_parts + 7);
+            test_scaled(FORMAT_FP8, c->scales, c->outputs[n_parts], c->cols, (uint64_t)n_parts + 7);
         shapes[n_parts] = weight_part(&parts[n_parts].t);
         outputs += c->outputs[n_parts];
     }
@@ -213,7 +208,7 @@ static const RowFormat inner_static = {ROWS_FP8_STATIC, 0.003f, false},
 
 static const FfnCase ffn_cases[] = {
     {"static",
-     {SCALE_F32, ALL, ALL},
+     {SCALE_F32, TEST_ALL, TEST_ALL},
      &as_static,
      &inner_static,
      256,
@@ -233,7 +228,7 @@ static const FfnCase ffn_cases[] = {
      false,
      FORMAT_FP8},
     {"gpt-oss",
-     {SCALE_F32, ALL, 1},
+     {SCALE_F32, TEST_ALL, 1},
      &by_token,
      &by_token,
      320,
@@ -243,7 +238,7 @@ static const FfnCase ffn_cases[] = {
      true,
      FORMAT_FP8},
     {"static, many rows",
-     {SCALE_F32, ALL, ALL},
+     {SCALE_F32, TEST_ALL, TEST_ALL},
      &as_static,
      &inner_static,
      256,
@@ -253,7 +248,7 @@ static const FfnCase ffn_cases[] = {
      true,
      FORMAT_FP8},
     {"static, many outputs",
-     {SCALE_F32, ALL, ALL},
+     {SCALE_F32, TEST_ALL, TEST_ALL},
      &as_static,
      &inner_static,
      256,
@@ -283,7 +278,7 @@ static const FfnCase ffn_cases[] = {
      true,
      FORMAT_FP8},
     {"relu2",
-     {SCALE_F32, ALL, ALL},
+     {SCALE_F32, TEST_ALL, TEST_ALL},
      &as_static,
      &inner_static,
      256,
@@ -293,7 +288,7 @@ static const FfnCase ffn_cases[] = {
      true,
      FORMAT_FP8},
     {"W2 of another format",
-     {SCALE_F32, ALL, ALL},
+     {SCALE_F32, TEST_ALL, TEST_ALL},
      &as_static,
      &none,
      256,
@@ -330,51 +325,33 @@ static int check_ffn(const FfnCase *c)
     int per = c->act.kind == ACT_RELU2 ? 1 : 2, n = c->first[EXPERTS], failed = 0;
     TestTensor w13[EXPERTS * 2], w2[EXPERTS];
     Err e;
-    for (int i = 0; i < EXPERTS * per; i++) {
-        TestScales s = c->scales;
-        s.group = s.group > c->hidden ? c->hidden : s.group;
-        s.rows = s.rows == ALL ? c->inter : s.rows;
-        w13[i] = test_scaled(FORMAT_FP8, s, c->inter, c->hidden, (uint64_t)i + 1);
-    }
-    for (int i = 0; i < EXPERTS; i++) {
-        TestScales s = c->scales;
-        s.group = s.group > c->inter ? c->inter : s.group;
-        s.rows = s.rows == ALL ? c->hidden : s.rows;
+    for (int i = 0; i < EXPERTS * per; i++)
+        w13[i] = test_scaled(FORMAT_FP8, c->scales, c->inter, c->hidden, (uint64_t)i + 1);
+    for (int i = 0; i < EXPERTS; i++)
         w2[i] = c->second == FORMAT_FP8
-                    ? test_scaled(c->second, s, c->hidden, c->inter, (uint64_t)i + 20)
+                    ? test_scaled(c->second, c->scales, c->hidden, c->inter, (uint64_t)i + 20)
                     : test_tensor(c->second, c->hidden, c->inter, (uint64_t)i + 20);
-    }
+    CudaExperts both = {
+        .n = EXPERTS,
+        .per = per,
+        .w13 = w13,
+        .w2 = w2,
+        .use = {WEIGHT_CODED, c->second == FORMAT_FP8 ? WEIGHT_CODED : WEIGHT_MATMUL},
+        .bias = c->bias,
+        .host = {.hidden = c->hidden, .inter = c->inter, .act = c->act, .inner = *c->inner}};
+    cuda_experts_make(&on, &both);
+    both.dev.rows = *c->rows;
     int64_t n_x = (int64_t)TOKENS * c->hidden, n_y = (int64_t)n * c->hidden;
-    float *x = cuda_case_floats(n_x, 31), *rounded = test_alloc((size_t)n_x * sizeof *rounded),
-          *b13 = test_floats(EXPERTS * per * c->inter, 33),
-          *b2 = test_floats(EXPERTS * c->hidden, 34),
-          *want = test_alloc((size_t)n_y * sizeof *want);
+    float *x = cuda_case_floats(n_x, 31), *rounded = test_alloc((size_t)n_x * sizeof *rounded);
     int32_t *row_of = test_alloc((size_t)n * sizeof *row_of);
     for (int i = 0; i < n; i++)
         row_of[i] = i * 7 % TOKENS;
     for (int r = 0; r < TOKENS; r++)
         row_round(c->rows, x + r * c->hidden, c->hidden, rounded + r * c->hidden);
-    FfnSpec spec = {.hidden = c->hidden, .inter = c->inter, .act = c->act, .inner = *c->inner};
-    spec.w13 = test_weight(on.cpu, on.host, WEIGHT_MATMUL, EXPERTS, per, w13);
-    spec.w2 = test_weight(on.cpu, on.host, WEIGHT_MATMUL, EXPERTS, 1, w2);
-    spec.b13 = c->bias ? b13 : NULL;
-    spec.b2 = c->bias ? b2 : NULL;
-    void *host_scratch = test_alloc(on.cpu->ffn_scratch_bytes(on.host, n, c->inter));
-    cuda_case_must(on.cpu->ffn(on.host, want, rounded, NULL, row_of, c->first, EXPERTS, n, &spec,
-                               host_scratch, &e),
-                   &e);
-    FfnSpec there = spec;
-    there.rows = *c->rows;
-    there.w13 = test_weight(on.cuda, on.dev, WEIGHT_CODED, EXPERTS, per, w13);
-    there.w2 = test_weight(on.cuda, on.dev, c->second == FORMAT_FP8 ? WEIGHT_CODED : WEIGHT_MATMUL,
-                           EXPERTS, 1, w2);
-    void *b13_dev = cuda_case_bytes(&on, b13, (size_t)(EXPERTS * per * c->inter) * sizeof *b13),
-         *b2_dev = cuda_case_bytes(&on, b2, (size_t)(EXPERTS * c->hidden) * sizeof *b2),
-         *row_dev = cuda_case_bytes(&on, row_of, (size_t)n * sizeof *row_of),
+    float *want = cuda_experts_want(&on, &both, rounded, NULL, row_of, c->first, n);
+    void *row_dev = cuda_case_bytes(&on, row_of, (size_t)n * sizeof *row_of),
          *x_dev = cuda_case_rows(&on, x, n_x), *y_dev = cuda_case_rows(&on, want, n_y),
          *coded = NULL, *scratch = NULL;
-    there.b13 = c->bias ? b13_dev : NULL;
-    there.b2 = c->bias ? b2_dev : NULL;
     cuda_case_must(on.cuda->alloc(on.dev,
                                   TOKENS * on.cuda->code_row_bytes(c->rows->scheme, c->hidden),
                                   "codes", &coded, &e),
@@ -383,7 +360,7 @@ static int check_ffn(const FfnCase *c)
                                   "scratch", &scratch, &e),
                    &e);
     cuda_case_must(on.cuda->code_rows(on.dev, coded, x_dev, TOKENS, c->hidden, c->rows, &e), &e);
-    run_ffn(c, &there, coded, row_dev, 0, n, y_dev, scratch);
+    run_ffn(c, &both.dev, coded, row_dev, 0, n, y_dev, scratch);
     float *got = cuda_case_read(&on, y_dev, n_y);
     /* Inner products that are rounded to bf16 before they are coded take the
    * other one of two codes now and then, which moves normally distributed ones
@@ -393,24 +370,17 @@ static int check_ffn(const FfnCase *c)
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
         for (int from = 0; from < n; from += n / 5 + 1) {
             int k = n - from < pieces[i] ? n - from : pieces[i];
-            run_ffn(c, &there, coded, row_dev, from, k, y_dev, scratch);
+            run_ffn(c, &both.dev, coded, row_dev, from, k, y_dev, scratch);
             float *piece = cuda_case_read(&on, y_dev, (int64_t)k * c->hidden);
             failed +=
                 check_bits(c->name, piece, got + (int64_t)from * c->hidden, (int64_t)k * c->hidden);
             free(piece);
         }
-    void *on_dev[] = {b13_dev, b2_dev, row_dev, x_dev, y_dev, coded, scratch};
+    void *on_dev[] = {row_dev, x_dev, y_dev, coded, scratch};
     for (size_t i = 0; i < sizeof on_dev / sizeof *on_dev; i++)
         on.cuda->release(on.dev, on_dev[i]);
-    on.cpu->weight_destroy(on.host, (Weight *)(uintptr_t)spec.w13);
-    on.cpu->weight_destroy(on.host, (Weight *)(uintptr_t)spec.w2);
-    on.cuda->weight_destroy(on.dev, (Weight *)(uintptr_t)there.w13);
-    on.cuda->weight_destroy(on.dev, (Weight *)(uintptr_t)there.w2);
-    for (int i = 0; i < EXPERTS * per; i++)
-        test_tensor_free(&w13[i]);
-    for (int i = 0; i < EXPERTS; i++)
-        test_tensor_free(&w2[i]);
-    void *on_host[] = {x, rounded, b13, b2, want, row_of, host_scratch, got};
+    cuda_experts_free(&on, &both);
+    void *on_host[] = {x, rounded, want, row_of, got};
     for (size_t i = 0; i < sizeof on_host / sizeof *on_host; i++)
         free(on_host[i]);
     return failed;

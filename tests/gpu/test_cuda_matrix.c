@@ -27,8 +27,8 @@ static const MatmulCase cases[] = {
     {"bf16, wide", FORMAT_BF16, {SCALE_NONE, 0, 0}, {200, 64}, 1000, true},
     {"f32, rounded", FORMAT_F32, {SCALE_NONE, 0, 0}, {65}, 64, false},
     {"f16, rounded", FORMAT_F16, {SCALE_NONE, 0, 0}, {65}, 72, false},
-    {"fp8 of the tensor", FORMAT_FP8, {SCALE_F32, 1 << 20, 1 << 20}, {70, 3}, 160, true},
-    {"fp8 of a row", FORMAT_FP8, {SCALE_BF16, 1 << 20, 1}, {70}, 160, true},
+    {"fp8 of the tensor", FORMAT_FP8, {SCALE_F32, TEST_ALL, TEST_ALL}, {70, 3}, 160, true},
+    {"fp8 of a row", FORMAT_FP8, {SCALE_BF16, TEST_ALL, 1}, {70}, 160, true},
     {"fp8 in blocks", FORMAT_FP8, {SCALE_NONE, 0, 0}, {192, 130}, 320, false},
     {"fp8, uneven groups", FORMAT_FP8, {SCALE_F32, 24, 1}, {64}, 100, false},
     {"nvfp4", FORMAT_NVFP4, {SCALE_NONE, 0, 0}, {130, 16}, 144, true},
@@ -39,7 +39,7 @@ static const MatmulCase cases[] = {
     {"q8_0", FORMAT_Q8_0, {SCALE_NONE, 0, 0}, {65}, 160, false},
     {"iq2_xs", FORMAT_IQ2_XS, {SCALE_NONE, 0, 0}, {65}, 512, false},
     {"iq2_xxs", FORMAT_IQ2_XXS, {SCALE_NONE, 0, 0}, {20}, 256, false},
-    {"fp8 of a row, odd", FORMAT_FP8, {SCALE_F32, 1 << 20, 1}, {70}, 99, true},
+    {"fp8 of a row, odd", FORMAT_FP8, {SCALE_F32, TEST_ALL, 1}, {70}, 99, true},
     {"mxfp4, gate and up", FORMAT_MXFP4, {SCALE_NONE, 0, 0}, {65, 65}, 288, true},
     {"nvfp4, gate and up", FORMAT_NVFP4, {SCALE_NONE, 0, 0}, {33, 33}, 80, true},
     {"bf16, gate and up", FORMAT_BF16, {SCALE_NONE, 0, 0}, {40, 40}, 72, true},
@@ -78,11 +78,8 @@ static int check_matmul(const MatmulCase *c)
     int64_t outputs = 0;
     Err e;
     for (; n_parts < MAX_PARTS && c->rows[n_parts]; n_parts++) {
-        TestScales s = c->scales;
-        s.group = s.group > c->cols ? c->cols : s.group;
-        s.rows = s.rows > c->rows[n_parts] ? c->rows[n_parts] : s.rows;
         parts[n_parts] =
-            test_scaled(c->format, s, c->rows[n_parts], c->cols, (uint64_t)n_parts + 7);
+            test_scaled(c->format, c->scales, c->rows[n_parts], c->cols, (uint64_t)n_parts + 7);
         outputs += c->rows[n_parts];
     }
     bool pair = n_parts == 2 && c->rows[0] == c->rows[1];
@@ -230,29 +227,19 @@ static int check_ffn(const FfnCase *c)
         w13[i] = test_tensor(c->format, c->inter, c->hidden, (uint64_t)i + 1);
     for (int i = 0; i < EXPERTS; i++)
         w2[i] = test_tensor(c->format, c->hidden, c->inter, (uint64_t)i + 20);
-    float *x = cuda_case_floats(ROWS * c->hidden, 31), *up = cuda_case_floats(ROWS * c->hidden, 32),
-          *b13 = test_floats(EXPERTS * per * c->inter, 33),
-          *b2 = test_floats(EXPERTS * c->hidden, 34);
+    CudaExperts both = {.n = EXPERTS,
+                        .per = per,
+                        .w13 = w13,
+                        .w2 = w2,
+                        .use = {WEIGHT_GATED, WEIGHT_MATMUL},
+                        .bias = c->bias,
+                        .host = {.hidden = c->hidden, .inter = c->inter, .act = c->act}};
+    cuda_experts_make(&on, &both);
+    float *x = cuda_case_floats(ROWS * c->hidden, 31), *up = cuda_case_floats(ROWS * c->hidden, 32);
     int32_t *row_of = test_alloc((size_t)n * sizeof *row_of);
     for (int i = 0; i < n; i++)
         row_of[i] = i * 7 % ROWS;
-    FfnSpec spec = {.hidden = c->hidden, .inter = c->inter, .act = c->act};
-    spec.w13 = test_weight(on.cpu, on.host, WEIGHT_GATED, EXPERTS, per, w13);
-    spec.w2 = test_weight(on.cpu, on.host, WEIGHT_MATMUL, EXPERTS, 1, w2);
-    spec.b13 = c->bias ? b13 : NULL;
-    spec.b2 = c->bias ? b2 : NULL;
-    float *want = test_alloc((size_t)(n * c->hidden) * sizeof *want);
-    void *scratch = test_alloc(on.cpu->ffn_scratch_bytes(on.host, n, c->inter));
-    cuda_case_must(on.cpu->ffn(on.host, want, x, c->other_up ? up : NULL, row_of, c->first, EXPERTS,
-                               n, &spec, scratch, &e),
-                   &e);
-    FfnSpec there = spec;
-    there.w13 = test_weight(on.cuda, on.dev, WEIGHT_GATED, EXPERTS, per, w13);
-    there.w2 = test_weight(on.cuda, on.dev, WEIGHT_MATMUL, EXPERTS, 1, w2);
-    void *b13_dev = cuda_case_bytes(&on, b13, (size_t)(EXPERTS * per * c->inter) * sizeof *b13),
-         *b2_dev = cuda_case_bytes(&on, b2, (size_t)(EXPERTS * c->hidden) * sizeof *b2);
-    there.b13 = c->bias ? b13_dev : NULL;
-    there.b2 = c->bias ? b2_dev : NULL;
+    float *want = cuda_experts_want(&on, &both, x, c->other_up ? up : NULL, row_of, c->first, n);
     void *x_dev = cuda_case_rows(&on, x, ROWS * c->hidden),
          *up_dev = cuda_case_rows(&on, up, ROWS * c->hidden),
          *y_dev = cuda_case_rows(&on, want, n * c->hidden), *inner = NULL;
@@ -262,7 +249,7 @@ static int check_ffn(const FfnCase *c)
     int32_t *row_dev = cuda_case_bytes(&on, row_of, (size_t)n * sizeof *row_of),
             *first_dev = cuda_case_bytes(&on, c->first, (EXPERTS + 1) * sizeof *c->first);
     cuda_case_must(on.cuda->ffn(on.dev, y_dev, x_dev, c->other_up ? up_dev : NULL, row_dev,
-                                first_dev, EXPERTS, n, &there, inner, &e),
+                                first_dev, EXPERTS, n, &both.dev, inner, &e),
                    &e);
     float *got = cuda_case_read(&on, y_dev, n * c->hidden);
     /* Weights, inner values and results are rounded, each with 0.6 of half a unit on average. */
@@ -275,23 +262,16 @@ static int check_ffn(const FfnCase *c)
         cuda_case_must(on.cuda->upload(on.dev, first_dev, first, sizeof first, &e), &e);
         cuda_case_must(on.cuda->ffn(on.dev, (char *)y_dev + i * c->hidden * 2, x_dev,
                                     c->other_up ? up_dev : NULL, row_dev + i, first_dev, EXPERTS, 1,
-                                    &there, inner, &e),
+                                    &both.dev, inner, &e),
                        &e);
     }
     float *alone = cuda_case_read(&on, y_dev, n * c->hidden);
     failed += check_bits(c->name, alone, got, n * c->hidden);
-    void *on_dev[] = {b13_dev, b2_dev, x_dev, up_dev, y_dev, inner, row_dev, first_dev};
+    void *on_dev[] = {x_dev, up_dev, y_dev, inner, row_dev, first_dev};
     for (size_t i = 0; i < sizeof on_dev / sizeof *on_dev; i++)
         on.cuda->release(on.dev, on_dev[i]);
-    on.cpu->weight_destroy(on.host, (Weight *)(uintptr_t)spec.w13);
-    on.cpu->weight_destroy(on.host, (Weight *)(uintptr_t)spec.w2);
-    on.cuda->weight_destroy(on.dev, (Weight *)(uintptr_t)there.w13);
-    on.cuda->weight_destroy(on.dev, (Weight *)(uintptr_t)there.w2);
-    for (int i = 0; i < EXPERTS * per; i++)
-        test_tensor_free(&w13[i]);
-    for (int i = 0; i < EXPERTS; i++)
-        test_tensor_free(&w2[i]);
-    void *on_host[] = {x, up, b13, b2, row_of, want, scratch, got, alone};
+    cuda_experts_free(&on, &both);
+    void *on_host[] = {x, up, row_of, want, got, alone};
     for (size_t i = 0; i < sizeof on_host / sizeof *on_host; i++)
         free(on_host[i]);
     return failed;

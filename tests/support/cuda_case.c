@@ -1,8 +1,6 @@
 /* tests/support/cuda_case.c - see cuda_case.h. */
 #include "tests/support/cuda_case.h"
 
-#include "tests/support/kernel_case.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +79,53 @@ float *cuda_case_read(const CudaCase *c, const void *dev, int64_t n)
         v[i] = bf16_to_float(bits[i]);
     free(bits);
     return v;
+}
+
+void cuda_experts_make(const CudaCase *c, CudaExperts *x)
+{
+    int64_t n13 = (int64_t)x->n * x->per * x->host.inter, n2 = (int64_t)x->n * x->host.hidden;
+    x->dev = x->host;
+    x->host.w13 = test_weight(c->cpu, c->host, WEIGHT_GATED, x->n, x->per, x->w13);
+    x->host.w2 = test_weight(c->cpu, c->host, WEIGHT_MATMUL, x->n, 1, x->w2);
+    x->dev.w13 = test_weight(c->cuda, c->dev, x->use[0], x->n, x->per, x->w13);
+    x->dev.w2 = test_weight(c->cuda, c->dev, x->use[1], x->n, 1, x->w2);
+    if (!x->bias)
+        return;
+    float *b13 = test_floats(n13, 33), *b2 = test_floats(n2, 34);
+    x->dev.b13 = x->biases_dev[0] = cuda_case_bytes(c, b13, (size_t)n13 * sizeof *b13);
+    x->dev.b2 = x->biases_dev[1] = cuda_case_bytes(c, b2, (size_t)n2 * sizeof *b2);
+    x->host.b13 = b13;
+    x->host.b2 = b2;
+}
+
+float *cuda_experts_want(const CudaCase *c, const CudaExperts *x, const float *rows,
+                         const float *rows_up, const int32_t *row_of, const int32_t *first, int n)
+{
+    float *want = test_alloc((size_t)(n * x->host.hidden) * sizeof *want);
+    void *scratch = test_alloc(c->cpu->ffn_scratch_bytes(c->host, n, x->host.inter));
+    Err e;
+    cuda_case_must(
+        c->cpu->ffn(c->host, want, rows, rows_up, row_of, first, x->n, n, &x->host, scratch, &e),
+        &e);
+    free(scratch);
+    return want;
+}
+
+void cuda_experts_free(const CudaCase *c, CudaExperts *x)
+{
+    c->cpu->weight_destroy(c->host, (Weight *)(uintptr_t)x->host.w13);
+    c->cpu->weight_destroy(c->host, (Weight *)(uintptr_t)x->host.w2);
+    c->cuda->weight_destroy(c->dev, (Weight *)(uintptr_t)x->dev.w13);
+    c->cuda->weight_destroy(c->dev, (Weight *)(uintptr_t)x->dev.w2);
+    for (int i = 0; i < 2; i++)
+        if (x->biases_dev[i])
+            c->cuda->release(c->dev, x->biases_dev[i]);
+    free((void *)(uintptr_t)x->host.b13);
+    free((void *)(uintptr_t)x->host.b2);
+    for (int i = 0; i < x->n * x->per; i++)
+        test_tensor_free(&x->w13[i]);
+    for (int i = 0; i < x->n; i++)
+        test_tensor_free(&x->w2[i]);
 }
 
 int cuda_case_near(const char *name, const float *got, const float *want, int64_t n,

@@ -3,7 +3,7 @@
 #ifndef MB_TESTS_CUDA_CASE_H
 #define MB_TESTS_CUDA_CASE_H
 
-#include "kernels/backend.h"
+#include "tests/support/kernel_case.h"
 
 typedef struct CudaCase {
     const BackendOps *cpu, *cuda;
@@ -25,6 +25,24 @@ float *cuda_case_read(const CudaCase *c, const void *dev, int64_t n);
 float *cuda_case_read_floats(const CudaCase *c, const void *dev, int64_t n);
 /* Ends the test where a call failed. */
 void cuda_case_must(Status st, const Err *e);
+
+/* Experts that both backends have; the caller fills in all but the last line. */
+typedef struct CudaExperts {
+    int n, per;       /* experts; matrices of each in w13: 2, or 1 where nothing is gated */
+    TestTensor *w13;  /* [n * per] */
+    TestTensor *w2;   /* [n] */
+    WeightUse use[2]; /* of the device's banks */
+    bool bias;        /* random ones */
+    FfnSpec host;     /* hidden, inter, act, inner; then the CPU's banks as well */
+    FfnSpec dev;      /* the device's; what rows it reads is the caller's to say */
+    void *biases_dev[2];
+} CudaExperts;
+void cuda_experts_make(const CudaCase *c, CudaExperts *x);
+/* The CPU's results for n pairs, float32 [n, hidden]; arguments as ffn's. free(). */
+float *cuda_experts_want(const CudaCase *c, const CudaExperts *x, const float *rows,
+                         const float *rows_up, const int32_t *row_of, const int32_t *first, int n);
+/* With the tensors in w13 and w2. */
+void cuda_experts_free(const CudaCase *c, CudaExperts *x);
 
 /* 1 and a message unless |got - want| <= slack[i] + relative * |want| throughout; slack NULL: 0. */
 int cuda_case_near(const char *name, const float *got, const float *want, int64_t n,

@@ -131,6 +131,8 @@ TestTensor test_scaled(FormatId format, TestScales scales, int64_t rows, int64_t
     int64_t units = (cols + f->unit - 1) / f->unit, n = rows * units * f->unit_bytes;
     TestTensor t = {.data = test_alloc((size_t)n)};
     scales = usual_scales(format, scales);
+    scales.group = scales.group == TEST_ALL ? cols : scales.group;
+    scales.rows = scales.rows == TEST_ALL ? rows : scales.rows;
     if (f->unit > 1 || scales.type != SCALE_NONE)
         random_codes(format, t.data, n, &seed);
     else

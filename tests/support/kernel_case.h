@@ -29,6 +29,7 @@ typedef struct TestTensor {
     float *value; /* [rows, cols], what t decodes to */
     void *data, *scales;
 } TestTensor;
+enum { TEST_ALL = 1 << 20 }; /* columns or rows that share a scale: as many as there are */
 typedef struct TestScales {
     ScaleType type; /* SCALE_NONE: the format's usual one */
     int64_t group;  /* 0: the usual one */
