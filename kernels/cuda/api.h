@@ -86,6 +86,7 @@ typedef struct CudaGemm { /* y[r, :] = W[mat] x[r, :] + bias[mat] */
     int n_mats, n_rows;
     CudaEpilogue epilogue;
     ActSpec act;
+    bool follows; /* of what this one reads the launch before it on the stream writes only x */
 } CudaGemm;
 
 typedef struct CudaFp8Part {

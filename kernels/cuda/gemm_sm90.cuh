@@ -1,9 +1,10 @@
 /* kernels/cuda/gemm_sm90.cuh - rows times the matrices of a bank of slabs on Hopper's tensor cores;
  * included by gemm_sm90_*.cu, which instantiate it for their codecs.
- * Tile    128 or 256 outputs (one or two slabs for each of two warpgroups) x up to 16, 64 or 128
- *         rows; more of them: gemm_sm90_pair.cuh. Weights are the left operand, decoded in registers; rows are the right one, in
- *         shared memory. A ring of stages, each SLAB_K inputs: one thread brings records by bulk
- *         copies, and one, two or four warps gather rows by cp.async.
+ * Tile    128 or 256 outputs (one or two slabs for each of two warpgroups) x up to 64 or 128 rows;
+ *         fewer of them: gemm_sm90_few.cuh, more: gemm_sm90_pair.cuh. Weights are the left operand,
+ *         decoded in registers; rows are the right one, in shared memory. A ring of stages, each
+ *         SLAB_K inputs: one thread brings records by bulk copies, and two or four warps gather
+ *         rows by cp.async.
  * Budget  2 * rows * outputs * inputs FLOPs; each record read once for each tile of an expert's
  *         rows, from L2 all but the first time, since tiles that share records or rows run side by
  *         side.
@@ -29,12 +30,11 @@ template <int SLABS_, int ROWS_, int PRODUCERS_, int BLOCKS_> struct Shape {
     static constexpr int STEPS = SLABS == 2 ? 4 : 2;
     static constexpr int THREADS = 256 + 32 * PRODUCERS;
     static constexpr int PASS = PRODUCERS * 4; /* rows that the producers load at once */
-    static constexpr int BUFFER = (ROWS < 32 ? ROWS : 32) * (SLAB_ROWS + 4) * 4; /* bytes */
 };
 
 /* Of a warpgroup's buffer, through which results leave: PITCH floats from a row to the next, so that
  * the eight outputs and four rows of a warp's store lie in 32 banks. */
-constexpr int BUFFER_ROWS = 32, PITCH = SLAB_ROWS + 4;
+constexpr int BUFFER_ROWS = 32, PITCH = SLAB_ROWS + 4, BUFFER_BYTES = BUFFER_ROWS * PITCH * 4;
 
 #ifdef CUDA_SM90A
 
@@ -168,6 +168,35 @@ __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b)
     return c;
 }
 
+/* a where the mask has a bit, b elsewhere: one instruction. */
+__device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b, uint32_t mask)
+{
+    uint32_t c;
+    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(c) : "r"(a), "r"(b), "r"(mask));
+    return c;
+}
+
+/* Both halves of a, times the low or the high half of s. */
+__device__ __forceinline__ uint32_t mul2_low(uint32_t a, uint32_t s)
+{
+    uint32_t c;
+    asm("{\n.reg .b16 l, h;\n.reg .b32 both;\nmov.b32 {l, h}, %2;\nmov.b32 both, {l, l};\n"
+        "mul.rn.bf16x2 %0, %1, both;\n}"
+        : "=r"(c)
+        : "r"(a), "r"(s));
+    return c;
+}
+
+__device__ __forceinline__ uint32_t mul2_high(uint32_t a, uint32_t s)
+{
+    uint32_t c;
+    asm("{\n.reg .b16 l, h;\n.reg .b32 both;\nmov.b32 {l, h}, %2;\nmov.b32 both, {h, h};\n"
+        "mul.rn.bf16x2 %0, %1, both;\n}"
+        : "=r"(c)
+        : "r"(a), "r"(s));
+    return c;
+}
+
 __device__ __forceinline__ uint32_t sub2(uint32_t a, uint32_t b)
 {
     uint32_t c;
@@ -201,29 +230,59 @@ template <SlabCodec CODEC, int FROM, int N> struct Codes {
             load_shared<slab_scales(CODEC)>(scales, s);
     }
 
-    /* Scale byte i in both halves, times 2^SHIFT. */
-    template <int SHIFT> __device__ __forceinline__ uint32_t byte2(int i) const
+    /* The operands of steps j and j + 1, j even, from words w. */
+    __device__ __forceinline__ void decode_pair(int j, const uint32_t *w, uint32_t *a) const
     {
-        return __byte_perm(i < 4 ? scales[0] : scales[1], 0, 0x4040 + i % 4 * 0x0101) << SHIFT;
+        if (CODEC == SLAB_MXFP4 || CODEC == SLAB_NVFP4) {
+            decode_e2m1(j, w, a);
+        } else {
+            decode_step(j, w, a);
+            decode_step(j + 1, w + WORDS, a + 4);
+        }
     }
 
     __device__ __forceinline__ void decode(uint32_t (&a)[4 * N]) const
     {
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            decode_step(j + FROM, word + j * WORDS, a + 4 * j);
+        for (int j = 0; j < N; j += 2)
+            decode_pair(j + FROM, word + j * WORDS, a + 4 * j);
+    }
+
+    __device__ __forceinline__ void decode_e2m1(int j, const uint32_t *w, uint32_t *a) const
+    {
+        constexpr uint32_t E2M1 = 0x81c081c0u, OF_FIRST = 0x06030603u;
+        uint32_t bits[8], s[2]; /* s: of the first and the second row; a step's in a half */
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            bits[4 * i] = w[i] & E2M1;
+            bits[4 * i + 1] = w[i] << 4 & E2M1;
+            bits[4 * i + 2] = __funnelshift_l(w[i], w[i], 10) & E2M1;
+        }
+        uint32_t rest = select_bits(w[0], w[1] << 2, OF_FIRST);
+        bits[3] = rest << 6 & E2M1;
+        bits[7] = __funnelshift_l(rest, rest, 12) & E2M1;
+        if (CODEC == SLAB_MXFP4) {
+            s[0] = scales[0] << 7 & 0x7f807f80u;
+            s[1] = scales[0] >> 1 & 0x7f807f80u;
+        } else {
+            constexpr uint32_t BIAS = SLAB_NVFP4_BIAS * 0x00800080u;
+            s[0] = (scales[j / 2] & 0x00ff00ffu) * 16 + BIAS;
+            s[1] = (scales[j / 2] >> 8 & 0x00ff00ffu) * 16 + BIAS;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            bool high = CODEC == SLAB_MXFP4 ? j >= 2 : i >= 4;
+            a[i] = high ? mul2_high(bits[i], s[i % 2]) : mul2_low(bits[i], s[i % 2]);
+        }
     }
 
     __device__ __forceinline__ void decode_step(int j, const uint32_t *w, uint32_t *a) const
     {
-        constexpr uint32_t E2M1 = 0x81c081c0u, E4M3 = 0x07f007f0u, SIGN = 0x80008000u;
+        constexpr uint32_t E4M3 = 0x07f007f0u, SIGN = 0x80008000u;
         uint32_t s[2] = {0, 0}; /* of the first and the second row */
-        if (CODEC == SLAB_MXFP4 || CODEC == SLAB_MXFP8) {
-            s[0] = byte2<7>(j / 2 * 2);
-            s[1] = byte2<7>(j / 2 * 2 + 1);
-        } else if (CODEC == SLAB_NVFP4) {
-            s[0] = byte2<4>(j * 2) + SLAB_NVFP4_BIAS * 0x00800080u;
-            s[1] = byte2<4>(j * 2 + 1) + SLAB_NVFP4_BIAS * 0x00800080u;
+        if (CODEC == SLAB_MXFP8) {
+            s[0] = __byte_perm(scales[0], 0, 0x4040 + j / 2 * 0x0202) << 7;
+            s[1] = __byte_perm(scales[0], 0, 0x4141 + j / 2 * 0x0202) << 7;
         } else if (CODEC == SLAB_INT4 || CODEC == SLAB_INT8) {
             uint32_t pair = j / 2 ? scales[1] : scales[0];
             s[0] = __byte_perm(pair, 0, 0x1010);
@@ -233,14 +292,7 @@ template <SlabCodec CODEC, int FROM, int N> struct Codes {
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            if (CODEC == SLAB_MXFP4 || CODEC == SLAB_NVFP4) {
-                constexpr int LEFT[4] = {0, 3, 6, 0};
-                uint32_t bits = w[0] << LEFT[i] & E2M1;
-                if (i == 3)
-                    bits =
-                        (w[0] << 1 & SIGN) | (w[0] >> 5 & 0x01000100u) | (w[0] >> 4 & 0x00c000c0u);
-                a[i] = mul2(bits, s[i % 2]);
-            } else if (CODEC == SLAB_BF16) {
+            if (CODEC == SLAB_BF16) {
                 a[i] = w[i];
             } else if (CODEC == SLAB_INT4) { /* 128 + code, less 136 */
                 a[i] =
@@ -273,10 +325,9 @@ struct Finish {
     float scale[2], bias[2];
 };
 
-__device__ __forceinline__ Finish finish_of(const CudaGemm &g, const Tile &t, int slab, int thread)
+__device__ __forceinline__ Finish finish_at(const CudaGemm &g, int mat, SlabPlace at, int thread)
 {
     Finish f = {{0, 0}, {0, 0}};
-    SlabPlace at = place_of_slab(g, slab);
     bool paired = g.part[0].layout == CUDA_PAIRED;
     int warp = thread / 32, o = thread % 32 / 4;
 #pragma unroll
@@ -285,12 +336,17 @@ __device__ __forceinline__ Finish finish_of(const CudaGemm &g, const Tile &t, in
         int row = paired ? at.index * (SLAB_ROWS / 2) + warp * 8 + o
                          : at.index * SLAB_ROWS + warp * 16 + i * 8 + o;
         if (row < p.rows && !(paired && g.n_parts == 1 && p.half != i)) {
-            f.scale[i] = p.row_scale[t.mat * p.row_scale_mat + row];
+            f.scale[i] = p.row_scale[mat * p.row_scale_mat + row];
             if (g.bias)
-                f.bias[i] = g.bias[t.mat * g.bias_mat + p.first_row + row];
+                f.bias[i] = g.bias[mat * g.bias_mat + p.first_row + row];
         }
     }
     return f;
+}
+
+__device__ __forceinline__ Finish finish_of(const CudaGemm &g, const Tile &t, int slab, int thread)
+{
+    return finish_at(g, t.mat, place_of_slab(g, slab), thread);
 }
 
 /* Where eight neighbouring outputs of a slab go: piece 0 .. 7 of a slab's 64, or 0 .. 3 of the 32
@@ -517,7 +573,7 @@ __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int sl
             store_slab<NT>(g, t, slab + s, acc[s], finish[s], m.buffer, group, thread, vectors);
 }
 
-/* The same for few rows, by mma: of wgmma a step takes as long for 8 rows as for 32. It adds up the
+/* The same for up to 32 rows, by mma: of wgmma a step takes as long for 8 rows as for 32. It adds up the
  * same products in the same order, to the same bits. Rows of their own for up are not its business. */
 template <SlabCodec CODEC, typename S, int NT>
 __device__ __forceinline__ void consume_few(const CudaGemm &g, const Tile &t, int slab, int chunks,
@@ -548,12 +604,14 @@ __device__ __forceinline__ void consume_few(const CudaGemm &g, const Tile &t, in
             for (int n = 0; n < NT / 8; n++)
                 load_matrices(b[h][n], (rows ^ h * 64) + n * 1024);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            uint32_t a[4];
-            codes.decode_step(j, codes.word + j * Codes<CODEC, 0, 4>::WORDS, a);
+        for (int h = 0; h < 2; h++) {
+            uint32_t a[8];
+            codes.decode_pair(h * 2, codes.word + h * 2 * Codes<CODEC, 0, 4>::WORDS, a);
 #pragma unroll
-            for (int n = 0; n < NT / 8; n++)
-                mma(acc + 4 * n, a, b[j / 2][n][j % 2 * 2], b[j / 2][n][j % 2 * 2 + 1]);
+            for (int j = 0; j < 2; j++)
+#pragma unroll
+                for (int n = 0; n < NT / 8; n++)
+                    mma(acc + 4 * n, a + 4 * j, b[h][n][j * 2], b[h][n][j * 2 + 1]);
         }
         __syncwarp();
         if (lane == 0)
@@ -647,7 +705,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     m.rows = shared;
     m.records = m.rows + stages * S::ROWS * 128;
     uint8_t *buffers = m.records + stages * 2 * SLABS * BYTES;
-    uint64_t *barriers = (uint64_t *)(buffers + 2 * S::BUFFER);
+    uint64_t *barriers = (uint64_t *)(buffers + 2 * BUFFER_BYTES);
     int *first = (int *)(barriers + 2 * stages), *row_tiles = first + g.n_mats + 1;
     Ring ring = {shared_address(barriers), shared_address(barriers + stages), stages, 0, 0};
 
@@ -675,7 +733,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         if constexpr (S::PRODUCERS == 4)
             registers_up<232>();
         int group = warp / 4;
-        m.buffer = (float *)(buffers + group * S::BUFFER);
+        m.buffer = (float *)(buffers + group * BUFFER_BYTES);
         thread %= 128;
         /* The second warpgroup begins half a ring later, so that one of them has work for the tensor
          * cores while the other stores its results. */
@@ -702,7 +760,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                     consume<CODEC, S, S::ROWS / 2>(g, t, slab, have, chunks, half_at, signal, m,
                                                    ring, group, thread, vectors);
                 signal = -1;
-            } else if constexpr (S::ROWS == 64) {
+            } else {
                 if (t.n > 32 || g.x_up)
                     consume<CODEC, S, 64>(g, t, slab, have, chunks, half_at, -1, m, ring, group,
                                           thread, vectors);
@@ -710,11 +768,6 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                     consume_few<CODEC, S, 32>(g, t, slab, chunks, m, ring, group, thread, vectors);
                 else
                     consume_few<CODEC, S, 16>(g, t, slab, chunks, m, ring, group, thread, vectors);
-            } else {
-                if (t.n > 8)
-                    consume_few<CODEC, S, 16>(g, t, slab, chunks, m, ring, group, thread, vectors);
-                else
-                    consume_few<CODEC, S, 8>(g, t, slab, chunks, m, ring, group, thread, vectors);
             }
         }
     }
@@ -727,7 +780,7 @@ int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
     constexpr int STAGE = S::ROWS * 128 + 2 * S::SLABS * slab_record_bytes(CODEC);
     constexpr int MOST = 16;
     auto kernel = slab_kernel<CODEC, S>;
-    int fixed = 2 * S::BUFFER + 2 * MOST * 8 + (g->first ? 2 * (g->n_mats + 1) * 4 : 0);
+    int fixed = 2 * BUFFER_BYTES + 2 * MOST * 8 + (g->first ? 2 * (g->n_mats + 1) * 4 : 0);
     /* With a multiprocessor for each tile, a block has all its memory for records on their way. */
     int most = l->n_sm * S::BLOCKS, blocks = l->most_tiles < most ? (int)l->most_tiles : most;
     int share = blocks <= l->n_sm ? 1 : S::BLOCKS;
@@ -750,12 +803,12 @@ int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
 
 } // namespace
 
+#include "kernels/cuda/gemm_sm90_few.cuh"
 #include "kernels/cuda/gemm_sm90_pair.cuh"
 
 namespace
 {
 
-using Few = Shape<1, 16, 1, 3>;
 using Narrow = Shape<1, 64, 2, 2>;
 using Wide = Shape<2, 128, 4, 1>;
 
@@ -764,7 +817,7 @@ template <SlabCodec CODEC> int launch_codec(const CudaGemm *g, const SlabLaunch 
     return l->shape == SLAB_PAIR     ? launch_pair<CODEC>(g, l, stream)
            : l->shape == SLAB_WIDE   ? launch_shape<CODEC, Wide>(g, l, stream)
            : l->shape == SLAB_NARROW ? launch_shape<CODEC, Narrow>(g, l, stream)
-                                     : launch_shape<CODEC, Few>(g, l, stream);
+                                     : launch_few<CODEC>(g, l, stream);
 }
 
 } // namespace

@@ -18,7 +18,7 @@ static __host__ __device__ __forceinline__ int slab_count(const CudaPart *p)
 #endif
 
 typedef enum SlabShape {
-    SLAB_FEW,    /* 128 outputs x 16 rows a block, three blocks a multiprocessor */
+    SLAB_FEW,    /* 128 outputs x 16 rows for each of up to four teams of a block */
     SLAB_NARROW, /* 128 x 64, two */
     SLAB_WIDE,   /* 256 x 128, one */
     SLAB_PAIR    /* 256 x 256, one for two multiprocessors */

@@ -90,6 +90,7 @@ static Status second_pass(Backend *b, void *y, const int32_t *first, int n_exper
     g.first = first;
     g.n_mats = n_experts;
     g.n_rows = max_pairs;
+    g.follows = true;
     return cuda_status(b, b->api->gemm(&g, b->stream), spec->w2->name, e);
 }
 

@@ -92,20 +92,24 @@ __device__ uint32_t code_at(const Job &j, const Source &s, int plane, int k)
     }
 }
 
-/* Where code i of a word's half (i = 0 .. 3 for a0 .. a3) has its bits. */
-__device__ __forceinline__ uint32_t place_e2m1(uint32_t code, int i)
+/* Where the code of a step's a_i has its bits in the words of two steps, the even step's low: see
+ * slabs.h. odd: of the step. high: of the half. */
+__device__ __forceinline__ uint64_t place_e2m1(uint32_t code, int i, int odd, int high)
 {
-    uint32_t sign = code >> 3, m = code & 7u;
+    uint64_t sign = code >> 3, m = code & 7u;
+    int own = 32 * odd + 16 * high, other = 32 * odd + 16 * !high;
     switch (i) {
     case 0:
-        return sign << 15 | m << 6;
+        return sign << (own + 15) | m << (own + 6);
     case 1:
-        return sign << 12 | m << 3;
+        return sign << (own + 11) | m << (own + 2);
     case 2:
-        return sign << 9 | m;
-    default:
-        return sign << 14 | m >> 2 << 13 | (m & 3u) << 10;
+        return sign << (own + 5) | m << (other + 12);
     }
+    if (!odd) /* 0, 1, 9 and of the odd step's word 0 */
+        return sign << (16 * high + 9) | (m & 3u) << 16 * high | m >> 2 << (32 + 16 * high);
+    return sign << (33 + 16 * high) | (m & 1u) << (16 * !high + 10) |
+           m >> 1 << (32 + 16 * !high + 9);
 }
 
 /* E4M3, without sign and not 0, as 5 bits of exponent and 3 of mantissa: below the smallest normal
@@ -155,23 +159,23 @@ __global__ void records_kernel(const __grid_constant__ Job j)
         bool mine[2] = {!paired || p.half == 0, !paired || p.half == 1};
         if (piece < pieces) {
             uint32_t *to = (uint32_t *)(out + (piece * SLAB_THREADS + thread) * 16);
-            for (int w = 0; w < 4; w++) {
-                int word = piece * 4 + w, step = word / pieces, part = word % pieces;
-                uint32_t value = 0, keep = 0; /* keep: bits of the other part */
-                for (int a = 0; a < 4; a++) {
-                    int per = 4 / pieces; /* a0 .. a3 in a word */
-                    if (a / per != part)
+            int together = p.kind == CUDA_E2M1 ? 2 : 1; /* words of which a code may have bits */
+            for (int w = 0; w < 4; w += together) {
+                uint64_t value = 0, keep = 0; /* keep: bits of the other part */
+                for (int i = 0; i < 4 * together; i++) {
+                    int word = piece * 4 + w + i / 4, step = word / pieces, a = i % 4;
+                    if (a / (4 / pieces) != word % pieces)
                         continue;
                     int k = k0 + step * 16 + thread % 4 * 2 + a / 2 * 8, h = a % 2;
                     uint32_t even = code_at(j, s[h], plane, k),
                              odd = code_at(j, s[h], plane, k + 1);
-                    uint32_t bits, mask;
+                    uint64_t bits, mask;
                     if (p.kind == CUDA_BF16) {
                         bits = even | odd << 16;
                         mask = 0xffffffffu;
                     } else if (p.kind == CUDA_E2M1) {
-                        bits = place_e2m1(even, a) | place_e2m1(odd, a) << 16;
-                        mask = place_e2m1(15, a) * 0x10001u;
+                        bits = place_e2m1(even, a, i / 4, 0) | place_e2m1(odd, a, i / 4, 1);
+                        mask = place_e2m1(15, a, i / 4, 0) | place_e2m1(15, a, i / 4, 1);
                     } else if (p.kind == CUDA_INT4) {
                         bits = (even | odd << 16) << 4 * a;
                         mask = 0x000f000fu << 4 * a;
@@ -187,7 +191,10 @@ __global__ void records_kernel(const __grid_constant__ Job j)
                     else
                         keep |= mask;
                 }
-                to[w] = keep ? (to[w] & keep) | value : value;
+                for (int i = 0; i < together; i++) {
+                    uint32_t kept = (uint32_t)(keep >> 32 * i);
+                    to[w + i] = (kept ? to[w + i] & kept : 0) | (uint32_t)(value >> 32 * i);
+                }
             }
         } else if (thread < 32) {
             int groups = SLAB_K / slab_group(p.codec),

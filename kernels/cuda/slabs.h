@@ -14,7 +14,10 @@
  * How codes lie within the 16 bytes is what is cheapest to unpack. Let a0 .. a3 be the operand's
  * words, each of an even input (low half) and the next one (high half).
  *   4-bit E2M1  a word per step; in each half, sign and magnitude of a0 at bits 15, 8-6; of a1 at
- *               12, 5-3; of a2 at 9, 2-0; of a3 at 14, 13, 11-10
+ *               11, 4-2 (shifted left by 4 they are where a0's are); of a2, turned left by 10
+ *               within the word, at 5 and, in the other half, 14-12. Bits 0, 1, 9 and 10 of two
+ *               steps' words, the second's shifted left by 2, make one word, of which a3 of the
+ *               first step is had by a shift of 6 and that of the second by a turn of 12
  *   4-bit int   a word per step; in each half nibble i is a_i's code, value + 8
  *   E4M3        two words per step, {a0, a1} and {a2, a3}; in each half the upper byte is the
  *               first's

@@ -144,6 +144,7 @@ struct Layer { /* buffers of a run */
         g.first = first;
         g.n_mats = m.experts;
         g.n_rows = r.pairs;
+        g.follows = true;
         return g;
     }
 };
