@@ -2,8 +2,8 @@
  * windows take turns, so that one is read into while what the other holds travels. Host memory is the
  * windows', whatever is sent: 64 MB.
  *
- * A run of the team costs about as much as it takes to read some MB, since the last thread of it is
- * waited for. So what will be sent is announced, in its order, and a run reads a window full. */
+ * Every run of the team waits for its last thread. So what will be sent is announced, in its order, and
+ * a run reads a window full. */
 #ifndef MB_KERNELS_CUDA_SPANS_H
 #define MB_KERNELS_CUDA_SPANS_H
 
@@ -13,7 +13,7 @@
 
 typedef struct Backend Backend;
 
-enum { SPAN_WINDOW_BYTES = 32 << 20, SPAN_TASK_BYTES = 64 << 10, SPAN_MAX_CUTS = 256 };
+enum { SPAN_WINDOW_BYTES = 32 << 20, SPAN_TASK_BYTES = 256 << 10, SPAN_MAX_CUTS = 256 };
 
 typedef struct UploadSpan {
     void *dst; /* device; of no concern while it is announced */

@@ -160,6 +160,21 @@ static UploadSpan span_of(const Part *p, const FileMap *map, uint8_t *dst)
                         .bytes = p->bytes};
 }
 
+/* Bytes lie in a window as far into a page as in the file. */
+static int check_places(const Backend *b, const char *name)
+{
+    int wrong = 0;
+    for (int i = 0; i < 2; i++) {
+        const SpanWindow *w = &b->spans.window[i];
+        for (int k = 0; k < w->n_cuts; k++) {
+            const SpanCut *c = &w->cut[k];
+            wrong += (size_t)(c->out - w->memory) % 4096 != ((uintptr_t)c->span.src + c->at) % 4096;
+            wrong += c->out + c->bytes > w->memory + SPAN_WINDOW_BYTES;
+        }
+    }
+    return check_int(name, wrong, 0);
+}
+
 static int check_case(Backend *b, const struct Case *c, const FileMap *map)
 {
     int failed = 0;
@@ -188,6 +203,7 @@ static int check_case(Backend *b, const struct Case *c, const FileMap *map)
         at += p->bytes;
     }
     failed += check_int(c->name, dst[at], 0);
+    failed += check_places(b, c->name);
     free(dst);
     return failed;
 }
