@@ -331,11 +331,13 @@ typedef struct BackendOps {
     /* The same for latents: bytes of one page of one layer, for width = latent_dim + rope_dim;
      * rows [*, width], stride values apart, into the pages; attention, out act [*, n_heads *
      * v_dim] dense, q [*, n_heads * (nope_dim + rope_dim)] dense. The form changes the last
-     * bits, never which positions are seen. scratch: latent_scratch_bytes of the list's rows. */
+     * bits, never which positions are seen. scratch: latent_scratch_bytes of as many rows, and of as
+     * many positions of a sequence, as the list can hold. */
     size_t (*latent_page_bytes)(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);
     Status (*latent_write)(Backend *b, void *pool, const void *rows, int64_t stride,
                            const AttnList *list, const LatentSpec *spec, Err *e);
-    size_t (*latent_scratch_bytes)(const Backend *b, int n_rows, const LatentSpec *spec);
+    size_t (*latent_scratch_bytes)(const Backend *b, int n_rows, int n_positions,
+                                   const LatentSpec *spec);
     Status (*latent_attention)(Backend *b, void *out, const void *q, const void *pool,
                                const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
                                LatentForm form, void *scratch, Err *e);

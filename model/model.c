@@ -44,8 +44,9 @@ static Plan plan_buffers(const Model *m, int max_pairs)
     if (a->attn == ATTN_LATENT) {
         p.q_low = rows * (size_t)a->q_lora * act;
         p.latent = rows * (size_t)(a->latent.latent_dim + a->latent.rope_dim) * act;
-        p.scratch = max_size(p.scratch, ops->latent_scratch_bytes(m->config.backend,
-                                                                  m->config.max_rows, &a->latent));
+        p.scratch =
+            max_size(p.scratch, ops->latent_scratch_bytes(m->config.backend, m->config.max_rows,
+                                                          m->config.max_len, &a->latent));
     }
     if (a->moe_inter > 0)
         p.scratch =

@@ -297,7 +297,8 @@ void cpu_kv_store_value(uint8_t *values, const uint8_t *code, const AttnSpec *sp
 size_t cpu_latent_page_bytes(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);
 Status cpu_latent_write(Backend *b, void *pool, const void *rows, int64_t stride,
                         const AttnList *list, const LatentSpec *spec, Err *e);
-size_t cpu_latent_scratch_bytes(const Backend *b, int n_rows, const LatentSpec *spec);
+size_t cpu_latent_scratch_bytes(const Backend *b, int n_rows, int n_positions,
+                                const LatentSpec *spec);
 Status cpu_latent_attention(Backend *b, void *out, const void *q, const void *pool,
                             const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
                             LatentForm form, void *scratch, Err *e);

@@ -153,8 +153,10 @@ static Layout layout_of(int n_rows, const LatentSpec *spec)
         .thread = lines(expanded > absorbed ? expanded : absorbed)};
 }
 
-size_t cpu_latent_scratch_bytes(const Backend *b, int n_rows, const LatentSpec *spec)
+size_t cpu_latent_scratch_bytes(const Backend *b, int n_rows, int n_positions,
+                                const LatentSpec *spec)
 {
+    (void)n_positions;
     Layout l = layout_of(n_rows, spec);
     return 4 * l.list + l.rows + (size_t)b->n_threads * l.thread;
 }

@@ -133,12 +133,18 @@ typedef struct CudaRow { /* a row of a step, of one sequence */
 } CudaRow;
 
 /* Attention begins its sums anew at multiples of CUDA_SPLIT positions and merges the parts. */
-enum { CUDA_SPLIT = 2048, CUDA_TILE_KINDS = 8 };
+enum { CUDA_SPLIT = 2048 };
 
-/* Rows of a tile of each kind: times 8, 4, 2, 1 heads they make 128, and from kind 4 on 192. */
+/* Kinds of tiles of a prompt: CUDA_TILE_SIZES of 128 pairs of a row and a head, as many of 192, and
+ * one of all sequences, also those of one row, for one head. */
+enum { CUDA_TILE_SIZES = 4, CUDA_TILE_ALL = 2 * CUDA_TILE_SIZES, CUDA_TILE_KINDS };
+
+/* Rows of a tile of each kind: those of a size go with 8, 4, 2, 1 heads. */
 static inline int cuda_tile_rows(int kind)
 {
-    return (kind < CUDA_TILE_KINDS / 2 ? 16 : 24) << kind % (CUDA_TILE_KINDS / 2);
+    if (kind == CUDA_TILE_ALL)
+        return 192;
+    return (kind < CUDA_TILE_SIZES ? 16 : 24) << kind % CUDA_TILE_SIZES;
 }
 
 typedef struct CudaSplit { /* a row, or the positions of one split that it sees */
@@ -223,6 +229,23 @@ typedef struct CudaLatentAttention {
     unsigned *counters;
     int64_t most_counters;
 } CudaLatentAttention;
+
+/* The expanded form, of some heads: for a prompt's rows, against keys and values that were made from
+ * latents. Heads of 192 lanes, of which the last 64 are rope lanes, and values of 128. */
+typedef struct CudaExpandedAttention {
+    CudaLatents cache;
+    /* [positions of pages first_page .. end_page - 1 of the list, n_heads, 128 + 128]: keys without
+     * rope lanes, then values; only sequences whose pages these are have their rows done */
+    const void *kv;
+    int first_page, end_page;
+    const void *q; /* heads of 192 values, dense within a row; rows as in the step */
+    void *out;     /* of 128 */
+    int64_t q_stride, out_stride;
+    int n_heads;
+    float scale;
+    float *partials;
+    int64_t most_floats;
+} CudaExpandedAttention;
 
 enum {
     CUDA_SAMPLE_BLOCK = 256, /* weights per sum, as in jobs/logit_scan.h */
@@ -314,6 +337,11 @@ typedef struct CudaApi {
     int (*write_latents)(const CudaLatents *c, const void *rows, int64_t stride, int latent_dim,
                          int rope_dim, void *stream);
     int (*latent_attention)(const CudaLatentAttention *a, void *stream);
+    /* rows [n_pages * KV_PAGE, dim] of bf16: the latents of the list's pages from first_page on */
+    int (*read_latents)(void *rows, const CudaLatents *c, int first_page, int n_pages, int dim,
+                        void *stream);
+    /* Where has_sm90a. */
+    int (*expanded_attention)(const CudaExpandedAttention *a, void *stream);
     /* *bad becomes the lowest row without weights, where it was higher. */
     int (*route)(int32_t *expert, float *weight, uint64_t *load, int32_t *bad, const float *logits,
                  const float *correction, int n, const int32_t *live, const RouterSpec *spec,
@@ -358,6 +386,9 @@ int cuda_attention_launch(const CudaAttention *a, void *stream);
 int cuda_write_latents_launch(const CudaLatents *c, const void *rows, int64_t stride,
                               int latent_dim, int rope_dim, void *stream);
 int cuda_latent_attention_launch(const CudaLatentAttention *a, void *stream);
+int cuda_read_latents_launch(void *rows, const CudaLatents *c, int first_page, int n_pages, int dim,
+                             void *stream);
+int cuda_expanded_attention_launch(const CudaExpandedAttention *a, void *stream);
 int cuda_route_launch(int32_t *expert, float *weight, uint64_t *load, int32_t *bad,
                       const float *logits, const float *correction, int n, const int32_t *live,
                       const RouterSpec *spec, void *stream);

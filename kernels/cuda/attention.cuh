@@ -8,8 +8,6 @@
 namespace
 {
 
-constexpr int ALL_ROWS = 8; /* a barrier of the warps that have rows */
-
 /* Brings pieces, keys and values of one page after the other, job after job; run by one warp, which
  * waits for the readers of a place, unless it is the reader. */
 template <bool SINGLE> struct Feed {
@@ -59,13 +57,13 @@ template <bool SINGLE> struct Feed {
 };
 
 template <class ROWS, int WARPS, int BLOCKS>
-__global__ void __launch_bounds__(32 * (WARPS + ROWS::FEEDERS), BLOCKS)
+__global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     attention_kernel(const __grid_constant__ Params p)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     __shared__ uint64_t barriers[2 * MOST_PIECES];
     constexpr bool SINGLE = WARPS == 1;
-    constexpr int MT = ROWS::MT, GROUP = ROWS::GROUP;
+    constexpr int MT = ROWS::MT;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     KvDtype dtype = p.a.cache.kv.dtype;
     bool direct = SINGLE && dtype == KV_FP8, coded = dtype != KV_BF16 && !direct;
@@ -84,14 +82,7 @@ __global__ void __launch_bounds__(32 * (WARPS + ROWS::FEEDERS), BLOCKS)
     __syncthreads();
     Feed<SINGLE> feed;
     feed.begin();
-    if (ROWS::FEEDERS > 0 && warp >= WARPS) {
-        rows.give_registers();
-        while (warp == WARPS && feed.next(p, ring, full))
-            ;
-        return;
-    }
-    rows.take_registers();
-    if (ROWS::FEEDERS == 0 && warp == 0)
+    if (warp == 0)
         for (int i = 0; i < p.n_pieces; i++)
             feed.next(p, ring, full);
 
@@ -101,7 +92,7 @@ __global__ void __launch_bounds__(32 * (WARPS + ROWS::FEEDERS), BLOCKS)
     /* Where the next piece lies, once it is there, decoded if need be. n_keys: of values, how many of
      * them were ever written. */
     auto take = [&](int which, int n_keys) -> uint32_t {
-        if (!SINGLE && ROWS::FEEDERS == 0 && warp == 0 && taken)
+        if (!SINGLE && warp == 0 && taken)
             feed.next(p, ring, full); /* into the place of the piece before this one */
         taken = true;
         barrier_wait(full + 8 * piece, parity);
@@ -109,13 +100,11 @@ __global__ void __launch_bounds__(32 * (WARPS + ROWS::FEEDERS), BLOCKS)
         if (!coded)
             return at;
         uint32_t to = decoded + (SINGLE ? 0 : which * KV_PAGE * row_bytes);
-        decode<32 * WARPS>(to, shared + (at - base), rows.units, n_keys, dtype);
-        if (SINGLE) {
+        decode<32 * WARPS>(to, shared + (at - base), rows.units, n_keys, dtype, threadIdx.x);
+        if (SINGLE)
             __syncwarp();
-        } else {
-            rows.fence();
-            meet<32 * WARPS>(ALL_ROWS);
-        }
+        else
+            __syncthreads();
         return to;
     };
     auto give = [&] {
@@ -133,11 +122,10 @@ __global__ void __launch_bounds__(32 * (WARPS + ROWS::FEEDERS), BLOCKS)
     float *mine = p.a.states + ((int64_t)blockIdx.x * WARPS + warp) * MT * p.slot_floats;
     Job j;
     for (int k = 0; find_job<SINGLE>(p, k, j); k++) {
-        int first = warp * MT * 16, end = j.pos + j.n_rows - 1,
-            of_group = warp / GROUP * ROWS::TILE;
-        int least = min(j.pos + of_group / j.n_heads, end),
-            most = min(j.pos + (of_group + ROWS::TILE - 1) / j.n_heads, end);
-        bool idle = of_group >= j.n_rows * j.n_heads, any = false;
+        int first = warp * ROWS::TILE, end = j.pos + j.n_rows - 1;
+        int least = min(j.pos + first / j.n_heads, end),
+            most = min(j.pos + (first + ROWS::TILE - 1) / j.n_heads, end);
+        bool idle = first >= j.n_rows * j.n_heads, any = false;
         rows.load(p, j, first);
         rows.clear();
         for (int page = j.first; page <= j.last; page++) {
@@ -173,7 +161,8 @@ __global__ void __launch_bounds__(32 * (WARPS + ROWS::FEEDERS), BLOCKS)
             }
             give();
             if (page < j.last && page % SPLIT_PAGES == SPLIT_PAGES - 1) {
-                rows.template merge<true>(any ? mine : NULL);
+                if (any)
+                    rows.template merge<true>(mine);
                 rows.store(mine);
                 rows.clear();
                 any = true;
@@ -196,29 +185,18 @@ __global__ void __launch_bounds__(32 * (WARPS + ROWS::FEEDERS), BLOCKS)
             rows.clear();
             for (int i = 0; i < j.n_splits; i++)
                 rows.template merge<false>(slots + i * p.slot_floats);
-        } else {
-            rows.template merge<true>(any ? mine : NULL);
+        } else if (any) {
+            rows.template merge<true>(mine);
         }
         if (!idle)
             rows.finish(p, j, first);
     }
 }
 
-int multiprocessors()
-{
-    static int n = 0;
-    int device = 0;
-    if (n == 0 &&
-        (cudaGetDevice(&device) != cudaSuccess ||
-         cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess))
-        n = 1;
-    return n;
-}
-
 template <class ROWS, int WARPS, int BLOCKS>
 cudaError_t launch_attention(Params p, int n_pieces, cudaStream_t stream)
 {
-    constexpr int THREADS = 32 * (WARPS + ROWS::FEEDERS);
+    constexpr int THREADS = 32 * WARPS;
     auto kernel = attention_kernel<ROWS, WARPS, BLOCKS>;
     const CudaCache &c = p.a.cache;
     int tile = KV_PAGE * c.lanes * 2;

@@ -40,6 +40,11 @@ Status cuda_list_create(Backend *b, int max_rows, int max_seqs, int max_pages, A
     l->max_rows = max_rows > 0 ? max_rows : 1;
     l->max_seqs = max_seqs > 0 ? max_seqs : 1;
     l->max_pages = max_pages > 0 ? max_pages : 1;
+    l->first_page = malloc(((size_t)l->max_seqs + 1) * sizeof *l->first_page);
+    if (!l->first_page) {
+        st = err_set(e, ST_MEMORY, "out of memory for a list of %d sequences", l->max_seqs);
+        goto fail;
+    }
     TRY_GOTO(cuda_alloc(
         b, cuda_list_bytes(l->max_rows, l->max_seqs, (int64_t)l->max_seqs * l->max_pages),
         "the rows and pages of a step", &l->memory, e));
@@ -55,6 +60,7 @@ void cuda_list_destroy(Backend *b, AttnList *l)
     if (!l)
         return;
     cuda_release(b, l->memory);
+    free(l->first_page);
     free(l);
 }
 
@@ -77,6 +83,11 @@ Status cuda_list_set(Backend *b, AttnList *l, const AttnSeq *seqs, int n_seqs, i
     int rows = n_padded > 0 ? n_padded : (int)n_rows;
     TRY(cuda_ring_take(b, cuda_list_bytes(rows, n_seqs, n_pages), &host, e));
     size_t bytes = cuda_list_fill(host, l->memory, &l->list, seqs, n_seqs, n_padded);
+    l->n_seqs = n_seqs;
+    l->first_page[0] = 0;
+    for (int i = 0; i < n_seqs; i++)
+        l->first_page[i + 1] =
+            l->first_page[i] + (seqs[i].pos + seqs[i].n_rows + KV_PAGE - 1) / KV_PAGE;
     return cuda_ring_send(b, l->memory, host, bytes, e);
 }
 

@@ -133,7 +133,7 @@ static int fill_tiles(Writer *w, CudaListHead *h, const AttnSeq *seqs, int n_seq
     int64_t page = 0;
     for (int i = 0; i < n_seqs; i++) {
         const AttnSeq *s = &seqs[i];
-        for (int r = 0; s->n_rows > 1 && r < s->n_rows; r += each)
+        for (int r = 0; (s->n_rows > 1 || kind == CUDA_TILE_ALL) && r < s->n_rows; r += each)
             tile[n++] = (CudaQueries){s->row + r, s->n_rows - r < each ? s->n_rows - r : each,
                                       s->pos + r, (int32_t)page};
         page += pages_of(s->pos + s->n_rows);
@@ -166,7 +166,7 @@ size_t cuda_list_fill(void *host, const void *dev, CudaList *out, const AttnSeq 
                                                   fill_rows(&w, h, seqs, n_seqs, out->n_rows));
     fill_singles(&w, h, seqs, n_seqs);
     for (int i = 0; i < CUDA_TILE_KINDS; i++)
-        out->n_tiles[i] = fill_tiles(&w, h, seqs, n_seqs, i);
+        out->n_tiles[i] = n_padded > 0 ? 0 : fill_tiles(&w, h, seqs, n_seqs, i);
     int32_t *page = take(&w, (size_t)n_pages, sizeof *page, &h->pages_at);
     for (int i = 0; i < n_seqs; i++) {
         int64_t n = pages_of(seqs[i].pos + seqs[i].n_rows);

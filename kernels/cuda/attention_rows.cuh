@@ -10,7 +10,7 @@ namespace
 {
 
 constexpr int SPLIT_PAGES = CUDA_SPLIT / KV_PAGE, MOST_PIECES = 4;
-constexpr uint32_t ALL = 0xffffffffu, ONES = 0x3f803f80u; /* two of bf16 */
+constexpr uint32_t ALL = 0xffffffffu;
 
 /* Keys of pages first .. last for n_heads heads from head on of n_rows rows from row on, whose first
  * position is pos. */
@@ -22,6 +22,12 @@ struct Job {
     int number, n_splits, split;
 };
 
+/* Keys and values of a prompt's sequences that were made from their latents. */
+struct Expansion {
+    const bf16 *kv; /* of the position that first_page begins with: each column's keys and values */
+    int first_page, end_page; /* of the list: pages whose positions are there */
+};
+
 struct Params {
     CudaAttention a;
     int columns;   /* KV heads times blocks of heads */
@@ -29,6 +35,7 @@ struct Params {
     int per_block; /* heads */
     int n_pieces, half_bytes;
     int64_t slot_floats;
+    Expansion expansion;
 };
 
 /* per_block: heads of a KV head that go together */
@@ -84,6 +91,9 @@ template <bool SINGLE> __device__ __forceinline__ bool find_job(const Params &p,
         choose_heads(j, p, column);
         if (!SINGLE) {
             CudaQueries q = ((const CudaQueries *)list_at(l, l->tiles_at[p.a.tile]))[entry];
+            if (p.expansion.kv &&
+                (q.pages < p.expansion.first_page || q.pages >= p.expansion.end_page))
+                continue;
             j.row = q.row;
             j.n_rows = q.n;
             j.pos = q.pos;
@@ -115,18 +125,18 @@ template <bool SINGLE> __device__ __forceinline__ bool find_job(const Params &p,
 }
 
 /* What a warp has of its MT * 16 rows, each a query row and a head. MOST: lanes of a head at most; EXACT:
- * there are as many, and tiles lie in blocks of 64. GROUP warps have their queries in one tile. */
-template <int M, int MOST, bool E, int G = 1> struct Rows {
-    static constexpr int MT = M, HD = MOST, GROUP = G, FEEDERS = 0, KS = HD / 16, TILE = G * M * 16;
+ * there are as many, and tiles lie in blocks of 64. */
+template <int M, int MOST, bool E> struct Rows {
+    static constexpr int MT = M, HD = MOST, KS = HD / 16, TILE = M * 16;
     static constexpr bool EXACT = E;
     static constexpr bool HELD = MT * KS <= 8; /* queries in registers */
 
-    float o[MT][2 * KS][4], sum[MT][4], top[MT][2];
+    float o[MT][2 * KS][4], top[MT][2];
+    float sum[MT][2]; /* of this lane's keys */
     uint32_t q[HELD ? MT : 1][HELD ? KS : 1][4];
     int pos[MT][2];
     int window, n_steps, units;
-    uint32_t queries; /* the tile of the group in shared memory, in which this warp's rows */
-    int mine;         /* begin here */
+    uint32_t queries; /* the warp's tile in shared memory */
     float unit;       /* powers of two per score */
 
     __device__ __forceinline__ void shape(const Params &p, uint32_t tiles)
@@ -134,8 +144,7 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
         int warp = threadIdx.x / 32;
         units = EXACT ? HD / 8 : p.a.cache.lanes / 8;
         n_steps = EXACT ? KS : units / 2;
-        queries = tiles + warp / GROUP * TILE * units * UNIT_BYTES;
-        mine = warp % GROUP * MT * 16;
+        queries = tiles + warp * TILE * units * UNIT_BYTES;
         window = p.a.window > 0 ? p.a.window : 1 << 30;
         unit = p.a.scale * p.a.cache.kv.k_scale * 1.44269504f;
     }
@@ -153,25 +162,12 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
         return EXACT ? threadIdx.x % 8 : unit_exchange(units, threadIdx.x % 8);
     }
 
-    /* Before what threads wrote to shared memory is read by all; and where some warps only feed. */
-    __device__ __forceinline__ void fence()
-    {
-    }
-    __device__ __forceinline__ void give_registers()
-    {
-    }
-    __device__ __forceinline__ void take_registers()
-    {
-    }
-
     __device__ __forceinline__ void clear()
     {
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             top[t][0] = top[t][1] = -INFINITY;
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                sum[t][i] = 0;
+            sum[t][0] = sum[t][1] = 0;
 #pragma unroll
             for (int n = 0; n < 2 * KS; n++)
 #pragma unroll
@@ -203,7 +199,7 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
                                    v[6] | v[7] << 16);
                 }
             }
-            store_unit(queries + unit_at(units, TILE, mine + r, u), w);
+            store_unit(queries + unit_at(units, TILE, r, u), w);
         }
         __syncwarp();
 #pragma unroll
@@ -225,7 +221,7 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
     __device__ __forceinline__ void load_queries(uint32_t r[4], int t, int k)
     {
         int lane = threadIdx.x % 32;
-        load_matrices(r, queries + at(TILE, mine + t * 16 + lane % 16, k, lane / 16, exchange()));
+        load_matrices(r, queries + at(TILE, t * 16 + lane % 16, k, lane / 16, exchange()));
     }
 
     static __device__ __forceinline__ void clear_scores(float s[MT][8][4])
@@ -268,15 +264,15 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
         }
     }
 
-    /* Scores of the page that begins at this position become weights; what was summed before is
-     * scaled to the new maximum. masked: some of them are not seen. */
-    __device__ __forceinline__ void weigh(uint32_t w[MT][4][4], float s[MT][8][4], int start,
-                                          bool masked)
+    /* Scores of the page that begins at this position become weights, and are summed; outputs of
+     * earlier pages are then to be scaled by `by`. masked: some scores are of keys that are not
+     * seen. */
+    __device__ __forceinline__ void powers(float by[MT][2], float s[MT][8][4], int start,
+                                           bool masked)
     {
         int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int t = 0; t < MT; t++) {
-            float by[2];
+        for (int t = 0; t < MT; t++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 if (masked) {
@@ -296,26 +292,53 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
                 most = fmaxf(most, __shfl_xor_sync(ALL, most, 2));
                 most = fmaxf(top[t][r], ceilf(most * unit));
                 float base = most == -INFINITY ? 0.0f : most;
-                by[r] = power_of_two(top[t][r] - base);
+                by[t][r] = power_of_two(top[t][r] - base);
                 top[t][r] = most;
+                float even = 0, odd = 0;
 #pragma unroll
                 for (int n = 0; n < 8; n++) {
-                    float a = power_of_two(fmaf(s[t][n][2 * r], unit, -base)),
-                          b = power_of_two(fmaf(s[t][n][2 * r + 1], unit, -base));
-                    w[t][n / 2][n % 2 * 2 + r] = pack_bf16(a, b);
+                    float &a = s[t][n][2 * r], &b = s[t][n][2 * r + 1];
+                    a = power_of_two(fmaf(a, unit, -base));
+                    b = power_of_two(fmaf(b, unit, -base));
+                    even += a;
+                    odd += b;
                 }
+                sum[t][r] = fmaf(sum[t][r], by[t][r], even + odd);
             }
-            if (__any_sync(ALL, by[0] != 1.0f || by[1] != 1.0f)) {
+    }
+
+    static __device__ __forceinline__ void round(uint32_t w[MT][4][4], const float s[MT][8][4])
+    {
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    sum[t][i] *= by[i / 2];
+        for (int t = 0; t < MT; t++)
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    w[t][n / 2][n % 2 * 2 + r] = pack_bf16(s[t][n][2 * r], s[t][n][2 * r + 1]);
+    }
+
+    /* Outputs of earlier pages, to the new maxima. */
+    __device__ __forceinline__ void rescale(const float by[MT][2])
+    {
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+            if (__any_sync(ALL, by[t][0] != 1.0f || by[t][1] != 1.0f)) {
 #pragma unroll
                 for (int n = 0; n < 2 * KS; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++)
-                        o[t][n][i] *= by[i / 2];
+                        o[t][n][i] *= by[t][i / 2];
             }
-        }
+    }
+
+    __device__ __forceinline__ void weigh(uint32_t w[MT][4][4], float s[MT][8][4], int start,
+                                          bool masked)
+    {
+        float by[MT][2];
+        powers(by, s, start, masked);
+        round(w, s);
+        rescale(by);
     }
 
     /* n_keys: beyond them the page may hold anything. */
@@ -344,9 +367,6 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
                     keep[i] = left >= 2 ? ALL : left == 1 ? 0xffffu : 0u;
                 }
             }
-#pragma unroll
-            for (int t = 0; t < MT; t++)
-                mma(sum[t], w[t][k], ONES, ONES);
 #pragma unroll
             for (int n = 0; n < KS; n++) {
                 if (!EXACT && n >= n_steps)
@@ -397,8 +417,6 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
         int lane = threadIdx.x % 32, by = unit_exchange(n_steps, lane % 8);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            mma(sum[0], w[0][2 * k], ONES, ONES);
-            mma(sum[0], w[0][2 * k + 1], ONES, ONES);
 #pragma unroll
             for (int n = 0; n < KS; n++) {
                 if (!EXACT && n >= n_steps)
@@ -435,13 +453,12 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 *place(slot, t, 2 * KS * 4 + r) = top[t][r];
-                *place(slot, t, 2 * KS * 4 + 2 + r) = sum[t][2 * r];
+                *place(slot, t, 2 * KS * 4 + 2 + r) = sum[t][r];
             }
         }
     }
 
-    /* The state in memory, of earlier positions (EARLIER) or later ones, joins; NULL: that of no
-     * position. */
+    /* The state in memory, of earlier positions (EARLIER) or later ones, joins. */
     template <bool EARLIER> __device__ __forceinline__ void merge(float *slot)
     {
 #pragma unroll
@@ -449,25 +466,47 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
             float mine[2], other[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                float theirs = slot ? __ldcg(place(slot, t, 2 * KS * 4 + r)) : -INFINITY;
-                float their_sum = slot ? __ldcg(place(slot, t, 2 * KS * 4 + 2 + r)) : 0.0f;
+                float theirs = __ldcg(place(slot, t, 2 * KS * 4 + r));
+                float their_sum = __ldcg(place(slot, t, 2 * KS * 4 + 2 + r));
                 float most = fmaxf(theirs, top[t][r]), base = most == -INFINITY ? 0.0f : most;
                 mine[r] = power_of_two(top[t][r] - base);
                 other[r] = power_of_two(theirs - base);
                 top[t][r] = most;
-                sum[t][2 * r] = EARLIER ? fmaf(their_sum, other[r], sum[t][2 * r] * mine[r])
-                                        : fmaf(sum[t][2 * r], mine[r], their_sum * other[r]);
+                sum[t][r] = EARLIER ? fmaf(their_sum, other[r], sum[t][r] * mine[r])
+                                    : fmaf(sum[t][r], mine[r], their_sum * other[r]);
             }
 #pragma unroll
             for (int n = 0; n < 2 * KS; n++)
                 if (EXACT || n < 2 * n_steps)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        float theirs = slot ? __ldcg(place(slot, t, n * 4 + i)) : 0.0f;
+                        float theirs = __ldcg(place(slot, t, n * 4 + i));
                         o[t][n][i] = EARLIER ? fmaf(theirs, other[i / 2], o[t][n][i] * mine[i / 2])
                                              : fmaf(o[t][n][i], mine[i / 2], theirs * other[i / 2]);
                     }
         }
+    }
+
+    /* By what the sums of a row become outputs, once the sink has joined; sink -INFINITY: there is
+     * none. */
+    __device__ __forceinline__ float last_factor(int t, int r, float sink, float v_scale) const
+    {
+        float total = sum[t][r], factor = 1.0f;
+        total += __shfl_xor_sync(ALL, total, 1);
+        total += __shfl_xor_sync(ALL, total, 2);
+        if (sink != -INFINITY) {
+            sink *= 1.44269504f;
+            float most = fmaxf(top[t][r], ceilf(sink));
+            factor = power_of_two(top[t][r] - most);
+            total = fmaf(total, factor, power_of_two(sink - most));
+        }
+        return factor * v_scale / total;
+    }
+
+    /* A zero has no sign, merged or not. */
+    __device__ __forceinline__ uint32_t last_pair(int t, int n, int r, float by) const
+    {
+        return pack_bf16(fmaf(o[t][n][2 * r], by, 0.0f), fmaf(o[t][n][2 * r + 1], by, 0.0f));
     }
 
     /* The sink joins, and outputs go out by way of the memory of the queries. */
@@ -480,23 +519,17 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
             float by[2];
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                float total = sum[t][2 * r], factor = 1.0f;
-                if (p.a.sinks) {
-                    int m = (first + t * 16 + r * 8 + lane / 4) % j.n_heads;
-                    float sink = p.a.sinks[j.head + m] * 1.44269504f;
-                    float most = fmaxf(top[t][r], ceilf(sink));
-                    factor = power_of_two(top[t][r] - most);
-                    total = fmaf(total, factor, power_of_two(sink - most));
-                }
-                by[r] = factor * p.a.cache.kv.v_scale / total;
+                int m = (first + t * 16 + r * 8 + lane / 4) % j.n_heads;
+                by[r] = last_factor(t, r, p.a.sinks ? p.a.sinks[j.head + m] : -INFINITY,
+                                    p.a.cache.kv.v_scale);
             }
 #pragma unroll
             for (int n = 0; n < 2 * KS; n++)
                 if (EXACT || n < 2 * n_steps)
 #pragma unroll
                     for (int r = 0; r < 2; r++) {
-                        uint32_t w = pack_bf16(o[t][n][2 * r] * by[r], o[t][n][2 * r + 1] * by[r]);
-                        int row = mine + t * 16 + r * 8 + lane / 4;
+                        uint32_t w = last_pair(t, n, r, by[r]);
+                        int row = t * 16 + r * 8 + lane / 4;
                         store_word(queries + unit_at(units, TILE, row, n) + lane % 4 * 4, w);
                     }
         }
@@ -506,7 +539,7 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
             int r = i / units, u = i % units, m = first + r, row = m / j.n_heads;
             if (row >= j.n_rows)
                 break;
-            uint4 w = load_unit(queries + unit_at(units, TILE, mine + r, u));
+            uint4 w = load_unit(queries + unit_at(units, TILE, r, u));
             bf16 *to = (bf16 *)p.a.out + (int64_t)(j.row + row) * p.a.out_stride +
                        (int64_t)(j.head + m % j.n_heads) * d + u * 8;
             if (whole && u * 8 + 8 <= d) {
@@ -522,14 +555,14 @@ template <int M, int MOST, bool E, int G = 1> struct Rows {
     }
 };
 
-/* A piece of codes as rows of bf16, by all threads of the block: 16 lanes by each. Rows behind the first
- * n_keys become zeros. */
+/* A piece of codes as rows of bf16, by THREADS threads, of which this is one: 16 lanes by each. Rows
+ * behind the first n_keys become zeros. */
 template <int THREADS>
 __device__ __forceinline__ void decode(uint32_t to, const uint8_t *from, int units, int n_keys,
-                                       KvDtype dtype)
+                                       KvDtype dtype, int thread)
 {
     int runs = units / 2;
-    for (int i = threadIdx.x; i < KV_PAGE * runs; i += THREADS) {
+    for (int i = thread; i < KV_PAGE * runs; i += THREADS) {
         int r = i / runs, u = i % runs;
         uint4 low = make_uint4(0, 0, 0, 0), high = low;
         if (r < n_keys && dtype == KV_FP8) {
@@ -547,6 +580,17 @@ __device__ __forceinline__ void decode(uint32_t to, const uint8_t *from, int uni
         store_unit(to + unit_at(units, KV_PAGE, r, 2 * u), low);
         store_unit(to + unit_at(units, KV_PAGE, r, 2 * u + 1), high);
     }
+}
+
+int multiprocessors()
+{
+    static int n = 0;
+    int device = 0;
+    if (n == 0 &&
+        (cudaGetDevice(&device) != cudaSuccess ||
+         cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess))
+        n = 1;
+    return n;
 }
 
 } // namespace

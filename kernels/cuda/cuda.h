@@ -20,6 +20,8 @@ typedef struct Ring { /* pinned memory, filled from the front */
 struct AttnList {
     void *memory; /* on the device */
     int max_rows, max_seqs, max_pages;
+    int n_seqs;
+    int32_t *first_page; /* [max_seqs + 1] of each sequence, among the list's pages; the end */
     CudaList list;
 };
 
@@ -154,7 +156,8 @@ Status cuda_attention(Backend *b, void *out, const void *q, int64_t stride, cons
 size_t cuda_latent_page_bytes(const Backend *b, int latent_dim, int rope_dim, KvDtype dtype);
 Status cuda_latent_write(Backend *b, void *pool, const void *rows, int64_t stride,
                          const AttnList *list, const LatentSpec *spec, Err *e);
-size_t cuda_latent_scratch_bytes(const Backend *b, int n_rows, const LatentSpec *spec);
+size_t cuda_latent_scratch_bytes(const Backend *b, int n_rows, int n_positions,
+                                 const LatentSpec *spec);
 Status cuda_latent_attention(Backend *b, void *out, const void *q, const void *pool,
                              const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
                              LatentForm form, void *scratch, Err *e);

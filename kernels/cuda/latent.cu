@@ -181,6 +181,13 @@ __global__ void __launch_bounds__(THREADS)
             }
 }
 
+__device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, float by)
+{
+    __nv_bfloat162 v = __floats2bfloat162_rn(__uint_as_float(pair << 16) * by,
+                                             __uint_as_float(pair & 0xffff0000u) * by);
+    return *(const uint32_t *)&v;
+}
+
 /* A block per row, a thread for 16 lanes; pages that no later step can see are not there. */
 __global__ void write_latents_kernel(const __grid_constant__ CudaLatents c, const bf16 *rows,
                                      int64_t stride, int latent_dim, int rope_dim)
@@ -220,6 +227,41 @@ __global__ void write_latents_kernel(const __grid_constant__ CudaLatents c, cons
     }
 }
 
+/* A block per page, a thread for 16 lanes: rows in memory, of bf16. Positions that nobody has written
+ * yet have anything. */
+__global__ void read_latents_kernel(bf16 *rows, const __grid_constant__ CudaLatents c,
+                                    int first_page, int dim)
+{
+    int runs = 4 * c.latent_blocks;
+    int64_t at = blockIdx.x;
+    const uint8_t *page = page_of(c, list_pages(c.list.head)[first_page + at]);
+    for (int i = threadIdx.x; i < KV_PAGE * runs; i += blockDim.x) {
+        int r = i / runs, u = i % runs;
+        uint4 v[2];
+        if (c.kv.dtype == KV_FP8) {
+            uint4 w = ((const uint4 *)page)[r * runs + (u ^ unit_exchange(runs, r))];
+            float by = c.kv.k_scale;
+            v[0] = make_uint4(scaled_pair(even_from_e4m3(w.x), by),
+                              scaled_pair(even_from_e4m3(w.y), by),
+                              scaled_pair(even_from_e4m3(w.z), by),
+                              scaled_pair(even_from_e4m3(w.w), by));
+            v[1] = make_uint4(scaled_pair(odd_from_e4m3(w.x), by),
+                              scaled_pair(odd_from_e4m3(w.y), by),
+                              scaled_pair(odd_from_e4m3(w.z), by),
+                              scaled_pair(odd_from_e4m3(w.w), by));
+        } else {
+            const uint8_t *from = block_of(c, page, u / 4) + r * 128;
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                v[half] = *(const uint4 *)(from + ((u % 4 * 2 + half ^ r) & 7) * UNIT_BYTES);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            if (u * 16 + half * 8 < dim)
+                *(uint4 *)(rows + (at * KV_PAGE + r) * dim + u * 16 + half * 8) = v[half];
+    }
+}
+
 } // namespace
 
 int cuda_latent_attention_launch(const CudaLatentAttention *a, void *stream)
@@ -247,5 +289,16 @@ int cuda_write_latents_launch(const CudaLatents *c, const void *rows, int64_t st
     if (c->list.n_rows > 0)
         write_latents_kernel<<<c->list.n_rows, 64, 0, (cudaStream_t)stream>>>(
             *c, (const bf16 *)rows, stride, latent_dim, rope_dim);
+    return cudaGetLastError();
+}
+
+int cuda_read_latents_launch(void *rows, const CudaLatents *c, int first_page, int n_pages, int dim,
+                             void *stream)
+{
+    if (dim % 8 != 0)
+        return cudaErrorInvalidValue;
+    if (n_pages > 0)
+        read_latents_kernel<<<n_pages, 256, 0, (cudaStream_t)stream>>>((bf16 *)rows, *c, first_page,
+                                                                       dim);
     return cudaGetLastError();
 }

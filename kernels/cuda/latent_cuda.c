@@ -1,12 +1,18 @@
 /* kernels/cuda/latent_cuda.c - multi-head latent attention: latents in their pages, and the products with
  * kv_b_proj around attention over them.
  *
- * Latent attention takes the absorbed form for every row: queries go through kv_b_proj, meet the
- * latents as they rest in the cache, and come back through it. The expanded form would save
- * arithmetic in long prompts only. */
+ * The absorbed form: queries go through kv_b_proj, meet the latents as they rest in the cache, and
+ * come back through it. The expanded form: the sequences' latents go through kv_b_proj, some heads at
+ * a time as memory allows, and queries meet the keys and values that come out. It exists for heads as
+ * all published models have them, on Hopper; elsewhere a prompt's rows take the absorbed form, too. */
 #include "kernels/cuda/cuda.h"
 
-enum { BLOCK_LANES = 64, MOST_LATENT = 512, MOST_ROPE = 512 };
+enum {
+    BLOCK_LANES = 64,
+    MOST_LATENT = 512,
+    MOST_ROPE = 512,
+    EXPANDED_HEADS = 4 /* of the longest sequence that memory is planned for */
+};
 
 static int blocks(int n)
 {
@@ -72,10 +78,34 @@ static size_t aligned(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-size_t cuda_latent_scratch_bytes(const Backend *b, int n_rows, const LatentSpec *spec)
+static bool can_expand(const Backend *b, const LatentSpec *s)
 {
-    (void)b;
-    return aligned((size_t)n_rows * query_bytes(spec)) + (size_t)n_rows * output_bytes(spec);
+    return b->api->has_sm90a() && s->nope_dim == 128 && s->rope_dim == 64 && s->v_dim == 128 &&
+           s->latent_dim % 8 == 0;
+}
+
+/* Keys without rope lanes, and values, of one position and head. */
+static size_t pair_bytes(const LatentSpec *s)
+{
+    return (size_t)(s->nope_dim + s->v_dim) * 2;
+}
+
+static size_t expanded_bytes(int n_pages, int n_heads, const LatentSpec *s)
+{
+    size_t n = (size_t)n_pages * KV_PAGE;
+    return aligned(n * (size_t)s->latent_dim * 2) + n * (size_t)n_heads * pair_bytes(s);
+}
+
+size_t cuda_latent_scratch_bytes(const Backend *b, int n_rows, int n_positions,
+                                 const LatentSpec *spec)
+{
+    size_t absorbed =
+        aligned((size_t)n_rows * query_bytes(spec)) + (size_t)n_rows * output_bytes(spec);
+    if (!can_expand(b, spec))
+        return absorbed;
+    int heads = spec->n_heads < EXPANDED_HEADS ? spec->n_heads : EXPANDED_HEADS;
+    size_t expanded = expanded_bytes((n_positions + KV_PAGE - 1) / KV_PAGE, heads, spec);
+    return expanded > absorbed ? expanded : absorbed;
 }
 
 static CudaGemm head_gemm(const Weight *w, int part, const LatentSpec *spec, int n)
@@ -99,14 +129,78 @@ static Status check_bank(const Weight *w, const LatentSpec *s, int n_parts, int6
     return ST_OK;
 }
 
-Status cuda_latent_attention(Backend *b, void *out, const void *q, const void *pool,
-                             const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
-                             LatentForm form, void *scratch, Err *e)
+/* Rows of sequences first .. end - 1 of the list, for as many heads at a time as there is memory. */
+static Status expanded_part(Backend *b, CudaExpandedAttention a, const AttnList *list, int first,
+                            int end, const LatentSpec *spec, const LatentWeights *w, void *scratch,
+                            size_t scratch_bytes, Err *e)
 {
-    (void)form;
-    TRY(check_latents(spec, e));
-    TRY(check_bank(w->up, spec, 2, spec->latent_dim, e));
-    TRY(check_bank(w->absorb, spec, 1, spec->nope_dim, e));
+    int n_pages = list->first_page[end] - list->first_page[first], n = n_pages * KV_PAGE;
+    size_t latents = expanded_bytes(n_pages, 0, spec);
+    size_t most = (scratch_bytes - latents) / ((size_t)n * pair_bytes(spec));
+    int heads = most < (size_t)spec->n_heads ? (int)most : spec->n_heads;
+    int passes = (spec->n_heads + heads - 1) / heads, q_lanes = spec->nope_dim + spec->rope_dim;
+    const char *q = a.q;
+    char *out = a.out;
+    a.first_page = list->first_page[first];
+    a.end_page = list->first_page[end];
+    a.kv = (char *)scratch + latents;
+    TRY(cuda_status(
+        b,
+        b->api->read_latents(scratch, &a.cache, a.first_page, n_pages, spec->latent_dim, b->stream),
+        "latents", e));
+    for (int pass = 0, head = 0; pass < passes; pass++, head += a.n_heads) {
+        a.n_heads = (spec->n_heads - head + passes - pass - 1) / (passes - pass);
+        CudaGemm g = head_gemm(w->up, 0, spec, n);
+        g.n_parts = 2;
+        g.n_mats = a.n_heads;
+        for (int i = 0; i < 2; i++) {
+            CudaPart *p = &g.part[i];
+            *p = w->up->part[i];
+            p->codes += head * p->codes_mat;
+            p->scales = p->scales ? p->scales + head * p->scales_mat : NULL;
+            p->row_scale = p->row_scale ? p->row_scale + head * p->row_scale_mat : NULL;
+        }
+        g.x = scratch;
+        g.x_stride = spec->latent_dim;
+        g.y = (char *)scratch + latents;
+        g.y_mat = spec->nope_dim + spec->v_dim;
+        g.y_stride = a.n_heads * g.y_mat;
+        TRY(cuda_status(b, b->api->gemm(&g, b->stream), "keys and values of latents", e));
+        a.q = q + (size_t)head * (size_t)q_lanes * 2;
+        a.out = out + (size_t)head * (size_t)spec->v_dim * 2;
+        TRY(cuda_status(b, b->api->expanded_attention(&a, b->stream), "expanded attention", e));
+    }
+    return ST_OK;
+}
+
+static Status expanded(Backend *b, void *out, const void *q, const void *pool, const AttnList *list,
+                       const LatentSpec *spec, const LatentWeights *w, void *scratch, Err *e)
+{
+    CudaExpandedAttention a = {
+        .cache = latent_cache(pool, spec->latent_dim, spec->rope_dim, &spec->kv),
+        .q = q,
+        .out = out,
+        .q_stride = (int64_t)spec->n_heads * (spec->nope_dim + spec->rope_dim),
+        .out_stride = (int64_t)spec->n_heads * spec->v_dim,
+        .scale = spec->scale,
+        .partials = b->partials,
+        .most_floats = ATTENTION_FLOATS};
+    a.cache.list = list->list;
+    size_t bytes = cuda_latent_scratch_bytes(b, list->max_rows, list->max_pages * KV_PAGE, spec);
+    /* As many sequences at a time as all heads of them have room, but at least one. */
+    for (int first = 0, end; first < list->n_seqs; first = end) {
+        int32_t from = list->first_page[first];
+        for (end = first + 1; end < list->n_seqs; end++)
+            if (expanded_bytes(list->first_page[end + 1] - from, spec->n_heads, spec) > bytes)
+                break;
+        TRY(expanded_part(b, a, list, first, end, spec, w, scratch, bytes, e));
+    }
+    return ST_OK;
+}
+
+static Status absorbed(Backend *b, void *out, const void *q, const void *pool, const AttnList *list,
+                       const LatentSpec *spec, const LatentWeights *w, void *scratch, Err *e)
+{
     CudaLatentAttention a = {
         .cache = latent_cache(pool, spec->latent_dim, spec->rope_dim, &spec->kv),
         .q = scratch,
@@ -153,4 +247,16 @@ Status cuda_latent_attention(Backend *b, void *out, const void *q, const void *p
     g.y_mat = spec->v_dim;
     g.y_row = rows;
     return cuda_status(b, b->api->gemm(&g, b->stream), "latent outputs", e);
+}
+
+Status cuda_latent_attention(Backend *b, void *out, const void *q, const void *pool,
+                             const AttnList *list, const LatentSpec *spec, const LatentWeights *w,
+                             LatentForm form, void *scratch, Err *e)
+{
+    TRY(check_latents(spec, e));
+    TRY(check_bank(w->up, spec, 2, spec->latent_dim, e));
+    TRY(check_bank(w->absorb, spec, 1, spec->nope_dim, e));
+    return form == LATENT_EXPANDED && can_expand(b, spec)
+               ? expanded(b, out, q, pool, list, spec, w, scratch, e)
+               : absorbed(b, out, q, pool, list, spec, w, scratch, e);
 }

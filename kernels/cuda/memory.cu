@@ -195,6 +195,8 @@ extern "C" const CudaApi cuda_api = {
     cuda_attention_launch,
     cuda_write_latents_launch,
     cuda_latent_attention_launch,
+    cuda_read_latents_launch,
+    cuda_expanded_attention_launch,
     cuda_route_launch,
     cuda_sample_launch,
 };

@@ -396,7 +396,7 @@ static void bench_latent(Bench *bench, KvDtype dtype, int n_seqs, int context, b
                    .n_seqs = n_seqs};
     size_t page_bytes = ops->latent_page_bytes(bench->b, MLA_LATENT, MLA_ROPE, dtype);
     size_t pool_bytes = (size_t)(n_seqs * n_pages) * page_bytes;
-    size_t scratch_bytes = ops->latent_scratch_bytes(bench->b, n_seqs * rows, &r.spec);
+    size_t scratch_bytes = ops->latent_scratch_bytes(bench->b, n_seqs * rows, context, &r.spec);
     Err e;
     if (ops->alloc(bench->b, pool_bytes, "pages", &r.pool, &e) != ST_OK ||
         ops->alloc(bench->b, scratch_bytes, "scratch", &r.scratch, &e) != ST_OK)

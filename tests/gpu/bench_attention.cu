@@ -1,6 +1,7 @@
 /* tests/gpu/bench_attention.cu - attention beside this device's copy and its dense bf16 matrix product,
  * all in one run: bytes of keys and values per second while generating, flops of the visible half of
- * the matrix per second in prompts. Pools are rotated, so that caches hold nothing of the next launch.
+ * the matrix per second in prompts. The expanded form of latents is timed without kv_b_proj. Pools are
+ * rotated, so that caches hold nothing of the next launch.
  * Usage: bench_attention [WORD]: the cases whose name contains it. */
 #include "kernels/cuda/attention_list.h"
 
@@ -333,6 +334,52 @@ void measure_latents(const LatentShape &s, const Work &w, double copy, double de
         cudaFree(p);
 }
 
+/* The expanded form, behind kv_b_proj: prompts of DeepSeek-V3's heads. */
+void measure_expanded(int n_seqs, int n_rows, int pos, const Work &w, double dense)
+{
+    const int n_heads = 128;
+    int per_seq = (pos + n_rows + KV_PAGE - 1) / KV_PAGE, n_pages = per_seq * n_seqs;
+    CudaExpandedAttention a = {};
+    CudaLatents &c = a.cache;
+    c.latent_blocks = 8;
+    c.rope_blocks = 1;
+    c.page_bytes = KV_PAGE * (1024 + 128);
+    c.kv = KvFormat{KV_BF16, 1, 1};
+    c.pool = random_memory((size_t)(n_pages * c.page_bytes), false);
+    std::vector<int32_t> page(n_pages);
+    for (int i = 0; i < n_pages; i++)
+        page[i] = (int32_t)((int64_t)i * (n_pages % 7919 ? 7919 : 7907) % n_pages);
+    std::vector<AttnSeq> seqs;
+    for (int i = 0; i < n_seqs; i++)
+        seqs.push_back({i * n_rows, n_rows, pos, page.data() + (int64_t)i * per_seq});
+    std::vector<char> host(cuda_list_bytes(n_seqs * n_rows, n_seqs, n_pages));
+    void *list = take(host.size());
+    size_t bytes = cuda_list_fill(host.data(), list, &c.list, seqs.data(), n_seqs, 0);
+    must(cudaMemcpy(list, host.data(), bytes, cudaMemcpyHostToDevice), "list");
+    a.kv = random_memory((size_t)n_pages * KV_PAGE * n_heads * 256 * 2, false);
+    a.end_page = n_pages;
+    a.n_heads = n_heads;
+    a.q_stride = n_heads * 192;
+    a.out_stride = n_heads * 128;
+    a.q = random_memory((size_t)(n_seqs * n_rows * a.q_stride * 2), false);
+    a.out = take((size_t)(n_seqs * n_rows * a.out_stride * 2));
+    a.scale = 0.07f;
+    a.partials = w.partials;
+    a.most_floats = w.most_floats;
+    double time = seconds(3, [&](int) {
+        must((cudaError_t)cuda_expanded_attention_launch(&a, 0), "expanded attention");
+    });
+    double flops = 0;
+    for (int i = 0; i < n_rows; i++)
+        flops += n_seqs * (double)(pos + i + 1) * n_heads * 2 * (192 + 128);
+    std::printf("%-24s %-6s %4d x %5d rows at %5d %9.1f us %7.1f TF/s  %.3f of dense\n",
+                "expanded, DeepSeek-V3", "bf16", n_seqs, n_rows, pos, time * 1e6,
+                flops / time * 1e-12, flops / time / dense);
+    std::fflush(stdout);
+    for (void *p : {c.pool, list, (void *)a.kv, (void *)a.q, a.out})
+        cudaFree(p);
+}
+
 } // namespace
 
 int main(int argc, char **argv)
@@ -359,6 +406,12 @@ int main(int argc, char **argv)
     for (const LatentShape &s : latent_shapes)
         if (argc < 2 || std::strstr(s.name, argv[1]))
             measure_latents(s, w, copy, dense);
+    if (argc < 2 || std::strstr("expanded, DeepSeek-V3", argv[1])) {
+        measure_expanded(1, 1024, 0, w, dense);
+        measure_expanded(8, 1024, 0, w, dense);
+        measure_expanded(1, 8192, 0, w, dense);
+        measure_expanded(1, 2048, 30720, w, dense);
+    }
     must(cudaDeviceSynchronize(), "the end");
     return 0;
 }

@@ -204,14 +204,34 @@ typedef struct LatentCase {
 static const LatentCase latent_cases[] = {
     {"small", 2, 16, 8, 16, 32, {70, 3}},
     {"odd", 3, 12, 4, 20, 36, {130}},
-    {"deepseek like", 16, 128, 64, 128, 512, {66, 1}},
+    {"deepseek like", 16, 128, 64, 128, 512, {66, 1, 150}},
 };
 
-static int check_latents(const LatentCase *c, KvFormat kv)
+static const LatentCase long_latents = {"deepseek like, long", 6, 128, 64, 128, 256, {2250, 20}};
+
+/* Rows first .. of all sequences, n at a time, over what out holds. */
+static void latent_steps(void *out, const void *q, const void *pool, const Layout *l, int first,
+                         int n, const LatentSpec *spec, const LatentWeights *w, LatentForm form,
+                         void *scratch)
+{
+    Err e;
+    for (int i = 0; i < l->n_seqs; i++)
+        for (int pos = first; pos < l->seqs[i].n_rows; pos += n) {
+            int rest = l->seqs[i].n_rows - pos;
+            AttnSeq step = {l->seqs[i].row + pos, rest < n ? rest : n, pos, l->pages[i]};
+            cuda_case_must(test_latent_attention(on.cuda, on.dev, out, q, pool, &step, 1, spec, w,
+                                                 form, scratch, &e),
+                           &e);
+        }
+}
+
+static int check_latents(const LatentCase *c, KvFormat kv, LatentForm form)
 {
     Layout l = layout_of(c->lengths);
     point_at_pages(&l);
-    int head = c->nope_dim + c->rope_dim, width = c->latent_dim + c->rope_dim;
+    int head = c->nope_dim + c->rope_dim, width = c->latent_dim + c->rope_dim, longest = 0;
+    for (int i = 0; i < l.n_seqs; i++)
+        longest = l.seqs[i].n_rows > longest ? l.seqs[i].n_rows : longest;
     int64_t n_q = (int64_t)l.n_rows * c->n_heads * head,
             n_out = (int64_t)l.n_rows * c->n_heads * c->v_dim;
     LatentSpec spec = {c->n_heads, c->nope_dim,   c->rope_dim,
@@ -237,16 +257,17 @@ static int check_latents(const LatentCase *c, KvFormat kv)
     Err e;
     void *pool = test_alloc((size_t)l.n_pages * on.cpu->latent_page_bytes(on.host, c->latent_dim,
                                                                           c->rope_dim, kv.dtype)),
-         *scratch = test_alloc(on.cpu->latent_scratch_bytes(on.host, l.n_rows, &spec));
+         *scratch = test_alloc(on.cpu->latent_scratch_bytes(on.host, l.n_rows, longest, &spec));
     cuda_case_must(
         test_latent_write(on.cpu, on.host, pool, rows, width, l.seqs, l.n_seqs, &spec, &e), &e);
     cuda_case_must(test_latent_attention(on.cpu, on.host, want, q, pool, l.seqs, l.n_seqs, &spec,
-                                         &here, LATENT_ABSORBED, scratch, &e),
+                                         &here, form, scratch, &e),
                    &e);
     void *q_dev = cuda_case_rows(&on, q, n_q),
          *rows_dev = cuda_case_rows(&on, rows, (int64_t)l.n_rows * width),
          *out_dev = device_pool((size_t)n_out * 2),
-         *scratch_dev = device_pool(on.cuda->latent_scratch_bytes(on.dev, l.n_rows, &spec)),
+         *scratch_dev =
+             device_pool(on.cuda->latent_scratch_bytes(on.dev, l.n_rows, longest, &spec)),
          *pool_dev =
              device_pool((size_t)l.n_pages *
                          on.cuda->latent_page_bytes(on.dev, c->latent_dim, c->rope_dim, kv.dtype));
@@ -254,21 +275,29 @@ static int check_latents(const LatentCase *c, KvFormat kv)
         test_latent_write(on.cuda, on.dev, pool_dev, rows_dev, width, l.seqs, l.n_seqs, &spec, &e),
         &e);
     cuda_case_must(test_latent_attention(on.cuda, on.dev, out_dev, q_dev, pool_dev, l.seqs,
-                                         l.n_seqs, &spec, &there, LATENT_EXPANDED, scratch_dev, &e),
+                                         l.n_seqs, &spec, &there, form, scratch_dev, &e),
                    &e);
     float *got = cuda_case_read(&on, out_dev, n_out);
-    /* Latent queries, latent outputs and results are each rounded to bf16; the first moves scores of
-     * a few units, of which softmax makes relative changes of weights. */
+    /* Latent queries, latent outputs and results are each rounded to bf16, or keys, values and
+     * results; the first moves scores of a few units, of which softmax makes relative changes of
+     * weights. */
     int failed = cuda_case_l2(c->name, got, want, n_out, 3 * BF16_HALF);
-    for (int i = 0; i < l.n_seqs; i++)
-        for (int pos = 0; pos < l.seqs[i].n_rows; pos++) {
-            AttnSeq one = {l.seqs[i].row + pos, 1, pos, l.pages[i]};
-            cuda_case_must(test_latent_attention(on.cuda, on.dev, out_dev, q_dev, pool_dev, &one, 1,
-                                                 &spec, &there, LATENT_ABSORBED, scratch_dev, &e),
-                           &e);
-        }
-    float *steps = cuda_case_read(&on, out_dev, n_out);
-    failed += check_bits(c->name, steps, got, n_out);
+    static const struct {
+        const char *name;
+        int rows;
+    } cuts[] = {{"chunks", 37}, {"rows", 1}};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        int first = longest > 1000 ? longest - 40 : 0; /* the last ones only */
+        if (first == 0)
+            poison(&on, out_dev, (size_t)n_out * 2);
+        latent_steps(out_dev, q_dev, pool_dev, &l, first, cuts[i].rows, &spec, &there, form,
+                     scratch_dev);
+        float *steps = cuda_case_read(&on, out_dev, n_out);
+        char name[80];
+        snprintf(name, sizeof name, "%s, %s, form %d", c->name, cuts[i].name, (int)form);
+        failed += check_bits(name, steps, got, n_out);
+        free(steps);
+    }
     void *on_dev[] = {q_dev, rows_dev, out_dev, scratch_dev, pool_dev};
     for (size_t i = 0; i < sizeof on_dev / sizeof *on_dev; i++)
         on.cuda->release(on.dev, on_dev[i]);
@@ -278,7 +307,7 @@ static int check_latents(const LatentCase *c, KvFormat kv)
     on.cuda->weight_destroy(on.dev, (Weight *)(uintptr_t)there.absorb);
     for (int h = 0; h < 2 * c->n_heads; h++)
         test_tensor_free(&up[h]);
-    void *on_host[] = {up, turned, q, rows, want, pool, scratch, got, steps};
+    void *on_host[] = {up, turned, q, rows, want, pool, scratch, got};
     for (size_t i = 0; i < sizeof on_host / sizeof *on_host; i++)
         free(on_host[i]);
     return failed;
@@ -302,9 +331,13 @@ int main(int argc, char **argv)
         failed += check_heads(&long_cases[i], bf16);
         failed += check_heads(&long_cases[i], fp8);
     }
-    for (size_t i = 0; i < sizeof latent_cases / sizeof *latent_cases; i++) {
-        failed += check_latents(&latent_cases[i], bf16);
-        failed += check_latents(&latent_cases[i], fp8);
+    for (int form = LATENT_EXPANDED; form <= LATENT_ABSORBED; form++) {
+        for (size_t i = 0; i < sizeof latent_cases / sizeof *latent_cases; i++) {
+            failed += check_latents(&latent_cases[i], bf16, (LatentForm)form);
+            failed += check_latents(&latent_cases[i], fp8, (LatentForm)form);
+        }
+        if (!small)
+            failed += check_latents(&long_latents, bf16, (LatentForm)form);
     }
     cuda_case_close(&on);
     return test_result(failed);

@@ -184,7 +184,7 @@ static int run_step(Bench *x, const AttnSeq *seqs, int n_seqs, LatentForm form)
     int failed = 0, n_rows = 0;
     for (int i = 0; i < n_seqs; i++)
         n_rows += seqs[i].n_rows;
-    void *scratch = test_alloc(x->ops->latent_scratch_bytes(x->b, n_rows, &x->d->spec));
+    void *scratch = test_alloc(x->ops->latent_scratch_bytes(x->b, n_rows, n_rows, &x->d->spec));
     failed += check_int(x->name,
                         test_latent_write(x->ops, x->b, x->pool, x->d->latents, x->d->stride, seqs,
                                           n_seqs, &x->d->spec, &e),
@@ -443,7 +443,7 @@ static int test_edges(const BackendOps *ops, Backend *b)
                  {"other values", {other, absorb}, &none, ST_INPUT},
                  {"other heads", {up, one}, &none, ST_INPUT},
                  {"banks swapped", {absorb, up}, &none, ST_INPUT}};
-    void *scratch = test_alloc(ops->latent_scratch_bytes(b, 1, &spec));
+    void *scratch = test_alloc(ops->latent_scratch_bytes(b, 1, 1, &spec));
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         for (int form = 0; form < 2; form++)
             failed += check_int(calls[i].name,
