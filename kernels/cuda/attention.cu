@@ -7,13 +7,14 @@
  * Budget  a single row reads its keys and values once: bandwidth, 18 bytes a clock and multiprocessor,
  *         of which the matrix units need a tenth. A prompt's tile makes 4 * 128 * 64 * head_dim flops
  *         of a page from L2: matrix units, and a power of two for each 2 * head_dim of their products.
- * Why     both kernels run the same code for a warp, so a row has the same bits in both. A score is a
- *         chain over lanes; weights, 2 to the score less the largest one rounded up, are summed by the
- *         lanes that have them, then rounded to bf16; outputs are chains over keys. Powers of two make
- *         every rescaling exact, so what is masked or far below changes no bit. Each CUDA_SPLIT
- *         positions begin a new chain, merged in ascending order into the row's state: splits may run
- *         side by side. Sums are not products with ones: such an instruction waits until the products
- *         that are queued before it are done, and the warp with it. */
+ * Why     both kernels run the same code for a warp, so a row has the same bits in both. A score is
+ *         a chain over lanes; weights, 2 to the score less the largest one rounded up, are rounded
+ *         to bf16 and so summed by the lanes that have them, so that errors of few keys cancel;
+ *         outputs are chains over keys. Powers of two make every rescaling exact, so what is masked
+ *         or far below changes no bit. Each CUDA_SPLIT positions begin a new chain, merged in
+ *         ascending order into the row's state: splits may run side by side. Sums are not products
+ *         with ones: such an instruction waits until the products that are queued before it are
+ *         done, and the warp with it. */
 #include "kernels/cuda/arch.cuh"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_sm90.h"

@@ -264,7 +264,8 @@ template <int M, int MOST, bool E> struct Rows {
         }
     }
 
-    /* Scores of the page that begins at this position become weights, and are summed; outputs of
+    /* Scores of the page that begins at this position become weights, rounded two by two into the
+     * place of the first, and are summed as rounded: of one key the output is its value. Outputs of
      * earlier pages are then to be scaled by `by`. masked: some scores are of keys that are not
      * seen. */
     __device__ __forceinline__ void powers(float by[MT][2], float s[MT][8][4], int start,
@@ -297,17 +298,19 @@ template <int M, int MOST, bool E> struct Rows {
                 float even = 0, odd = 0;
 #pragma unroll
                 for (int n = 0; n < 8; n++) {
-                    float &a = s[t][n][2 * r], &b = s[t][n][2 * r + 1];
-                    a = power_of_two(fmaf(a, unit, -base));
-                    b = power_of_two(fmaf(b, unit, -base));
-                    even += a;
-                    odd += b;
+                    float *pair = &s[t][n][2 * r];
+                    uint32_t w = pack_bf16(power_of_two(fmaf(pair[0], unit, -base)),
+                                           power_of_two(fmaf(pair[1], unit, -base)));
+                    pair[0] = __uint_as_float(w);
+                    even += __uint_as_float(w << 16);
+                    odd += __uint_as_float(w & 0xffff0000u);
                 }
                 sum[t][r] = fmaf(sum[t][r], by[t][r], even + odd);
             }
     }
 
-    static __device__ __forceinline__ void round(uint32_t w[MT][4][4], const float s[MT][8][4])
+    /* The weights that powers left, as an operand. */
+    static __device__ __forceinline__ void take(uint32_t w[MT][4][4], const float s[MT][8][4])
     {
 #pragma unroll
         for (int t = 0; t < MT; t++)
@@ -315,7 +318,7 @@ template <int M, int MOST, bool E> struct Rows {
             for (int n = 0; n < 8; n++)
 #pragma unroll
                 for (int r = 0; r < 2; r++)
-                    w[t][n / 2][n % 2 * 2 + r] = pack_bf16(s[t][n][2 * r], s[t][n][2 * r + 1]);
+                    w[t][n / 2][n % 2 * 2 + r] = __float_as_uint(s[t][n][2 * r]);
     }
 
     /* Outputs of earlier pages, to the new maxima. */
@@ -337,7 +340,7 @@ template <int M, int MOST, bool E> struct Rows {
     {
         float by[MT][2];
         powers(by, s, start, masked);
-        round(w, s);
+        take(w, s);
         rescale(by);
     }
 

@@ -528,7 +528,7 @@ __device__ __forceinline__ void attend(const Params &p, const Rings &rings, uint
             begin_scores(s);
             wgmma_wait<0>();
             weigh(by, s, page); /* sums are zeros yet */
-            rows.round(w, s);
+            rows.take(w, s);
             if (page < end_page)
                 key.wait_full(rings.keys);
             for (; page < end_page; page++) {
@@ -542,7 +542,7 @@ __device__ __forceinline__ void attend(const Params &p, const Rings &rings, uint
                     key.wait_full(rings.keys);
                 rows.end_add(w);
                 free_values();
-                rows.round(w, s);
+                rows.take(w, s);
                 rows.rescale(by);
                 hold(*reinterpret_cast<uint32_t(*)[16]>(&w[0][0][0])); /* before the next scores */
             }
