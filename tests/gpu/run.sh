@@ -111,6 +111,8 @@ sanitize() {
         note "$* $tool clean"
     else
         fail "$* $tool: $(tail -1 "$work/log")"
+        echo "$* $tool:"
+        head -60 "$work/log"
     fi
 }
 stage_tests() {

@@ -1,7 +1,8 @@
 /* tests/gpu/test_cuda_attention.c - keys, values and latents in pages and attention over them,
  * against the CPU backend with the same cache format, and bit for bit however a prompt is cut: a
  * prompt's rows and single rows run in different kernels, on Hopper by different instructions.
- * Usage: test_cuda_attention [small]: without contexts of several splits, for compute-sanitizer. */
+ * Usage: test_cuda_attention [small]: without contexts of several splits and with few rows by
+ * themselves, for compute-sanitizer. */
 #include "tests/support/attn_list.h"
 #include "tests/support/check.h"
 #include "tests/support/cuda_case.h"
@@ -13,6 +14,15 @@
 #include <string.h>
 
 static CudaCase on;
+static bool small;
+
+/* Where rows by themselves begin, of a sequence of n: at the last ones of a long one, where all
+ * would take long. */
+static int first_alone(int n, int begin)
+{
+    int most = small ? 5 : n > 1000 ? 25 : n;
+    return most < n ? n - most : begin;
+}
 
 enum { MOST_SEQS = 3, MOST_PAGES = 40 };
 
@@ -171,8 +181,8 @@ static int check_heads(const HeadCase *c, KvFormat kv)
     } cuts[] = {{"chunks", 37, 37, 0}, {"rows", 1, 1, 0}, {"rows, padded", 0, 1, 3}};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         int most = c->lengths[0], first = cuts[i].first;
-        if (most > 1000 && cuts[i].chunk == 1) /* the last ones only */
-            first = most - 25;
+        if (cuts[i].chunk == 1)
+            first = first_alone(most, first);
         Heads h = {pool_dev, out_dev, x_dev, k_dev, v_dev, stride, &spec};
         poison(&on, pool_dev, (size_t)l.n_pages * page_bytes);
         poison(&on, out_dev, (size_t)n_out * 2);
@@ -287,7 +297,7 @@ static int check_latents(const LatentCase *c, KvFormat kv, LatentForm form)
         int rows;
     } cuts[] = {{"chunks", 37}, {"rows", 1}};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        int first = longest > 1000 ? longest - 40 : 0; /* the last ones only */
+        int first = longest > 1000 ? longest - 40 : cuts[i].rows == 1 ? first_alone(longest, 0) : 0;
         if (first == 0)
             poison(&on, out_dev, (size_t)n_out * 2);
         latent_steps(out_dev, q_dev, pool_dev, &l, first, cuts[i].rows, &spec, &there, form,
@@ -315,7 +325,7 @@ static int check_latents(const LatentCase *c, KvFormat kv, LatentForm form)
 
 int main(int argc, char **argv)
 {
-    bool small = argc > 1 && strcmp(argv[1], "small") == 0;
+    small = argc > 1 && strcmp(argv[1], "small") == 0;
     const KvFormat bf16 = {KV_BF16, 1, 1}, fp8 = {KV_FP8, 0.013f, 0.021f},
                    nvfp4 = {KV_NVFP4, 0.0015f, 0.0021f};
     int failed = cuda_case_open(&on);
