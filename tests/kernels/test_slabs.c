@@ -1,171 +1,17 @@
 /* tests/kernels/test_slabs.c - rows on their way into slabs, with a device of two streams that makes
- * slabs as late as it may, and copies as late or as soon as it may: what the kernel that makes slabs is given must be the rows that were
- * set, whether they lie in memory or in a file, alone or in turns with others. */
+ * slabs as late as it may, and copies as late or as soon as it may: what the kernel that makes slabs
+ * is given must be the rows that were set, whether they lie in memory or in a file, alone or in turns
+ * with others. */
 #include "kernels/cuda/weight_rows.h"
 #include "model/linear.h"
 #include "tests/support/check.h"
 #include "tests/support/kernel_case.h"
+#include "tests/support/late_device.h"
 #include "tests/support/temp_dir.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* --- a device --- */
-
-enum { MAX_WORK = 1 << 15, MAX_EVENTS = 32 };
-
-typedef enum WorkKind { WORK_COPY, WORK_REPACK, WORK_WAIT } WorkKind;
-
-typedef struct Work {
-    WorkKind kind;
-    void *dst;
-    const void *src;
-    size_t bytes;
-    CudaRepack repack;
-    int stream, upto; /* WORK_WAIT: of that stream */
-} Work;
-
-static Work work[2][MAX_WORK];
-static int n_queued[2], n_done[2];
-static struct Event {
-    int stream, upto;
-} events[MAX_EVENTS];
-static int n_events, streams[2];
-static size_t bytes_sent;
-static bool soon; /* copies */
-
-static void repacked(const CudaRepack *r);
-
-static void run_to(int stream, int upto)
-{
-    while (n_done[stream] < upto) {
-        Work *w = &work[stream][n_done[stream]++];
-        if (w->kind == WORK_COPY)
-            memcpy(w->dst, w->src, w->bytes);
-        else if (w->kind == WORK_REPACK)
-            repacked(&w->repack);
-        else
-            run_to(w->stream, w->upto);
-    }
-}
-
-static int number_of(const void *stream)
-{
-    return stream == &streams[1];
-}
-
-static int put(void *stream, Work w)
-{
-    int s = number_of(stream);
-    if (n_queued[s] == MAX_WORK)
-        return 1;
-    work[s][n_queued[s]++] = w;
-    if (soon && s == 1)
-        run_to(1, n_queued[1]);
-    return 0;
-}
-
-static int to_device(void *dst, const void *src, size_t bytes, void *stream)
-{
-    bytes_sent += bytes;
-    return put(stream, (Work){.kind = WORK_COPY, .dst = dst, .src = src, .bytes = bytes});
-}
-
-static int repack(const CudaRepack *r, void *stream)
-{
-    return put(stream, (Work){.kind = WORK_REPACK, .repack = *r});
-}
-
-static int stream_wait(void *stream, void *event)
-{
-    const struct Event *v = event;
-    return put(stream, (Work){.kind = WORK_WAIT, .stream = v->stream, .upto = v->upto});
-}
-
-static int event_create(void **out)
-{
-    events[n_events] = (struct Event){0, 0};
-    *out = &events[n_events++];
-    return 0;
-}
-
-static int event_destroy(void *event)
-{
-    (void)event;
-    n_events--;
-    return 0;
-}
-
-static int event_record(void *event, void *stream)
-{
-    *(struct Event *)event = (struct Event){number_of(stream), n_queued[number_of(stream)]};
-    return 0;
-}
-
-static int event_wait(void *event)
-{
-    const struct Event *v = event;
-    run_to(v->stream, v->upto);
-    return 0;
-}
-
-static int stream_open(void **out)
-{
-    *out = &streams[1];
-    return 0;
-}
-
-static int stream_done(void *stream)
-{
-    run_to(number_of(stream), n_queued[number_of(stream)]);
-    return 0;
-}
-
-static int take(void **out, size_t bytes)
-{
-    *out = malloc(bytes);
-    return *out ? 0 : 2;
-}
-
-static int release(void *p)
-{
-    free(p);
-    return 0;
-}
-
-static int yes(void)
-{
-    return 1;
-}
-
-static const char *error_text(int code)
-{
-    return code == 1 ? "the queue is full" : "out of memory";
-}
-
-static bool is_out_of_memory(int code)
-{
-    return code == 2;
-}
-
-static const CudaApi api = {.error_text = error_text,
-                            .is_out_of_memory = is_out_of_memory,
-                            .take = take,
-                            .release = release,
-                            .take_host = take,
-                            .release_host = release,
-                            .to_device = to_device,
-                            .repack = repack,
-                            .stream_open = stream_open,
-                            .stream_wait = stream_wait,
-                            .close = stream_done,
-                            .wait = stream_done,
-                            .event_create = event_create,
-                            .event_destroy = event_destroy,
-                            .event_record = event_record,
-                            .event_wait = event_wait,
-                            .has_sm90a = yes};
 
 /* --- what was set --- */
 
@@ -322,15 +168,15 @@ static int check_case(Backend *b, const struct Case *c, Ahead ahead)
         return check_str(c->name, e.text, "");
     bank = w;
     rows_seen = rows_wrong = 0;
-    bytes_sent = 0;
+    late.sent = 0;
     view_all(c, t, c->file ? &map : NULL);
     failed += set_all(b, c, w, ahead);
-    stream_done(&streams[0]);
+    late_device_finish();
     failed += check_int(c->name, rows_wrong, 0);
     int n_set = ahead == OTHERS && c->n_mats > 3 ? c->n_mats - 1 : c->n_mats;
     failed += check_int(c->name, rows_seen, n_set * n_parts * c->rows);
     if (c->sent > 0)
-        failed += check_int(c->name, (int64_t)bytes_sent, c->sent / c->n_mats * n_set);
+        failed += check_int(c->name, (int64_t)late.sent, c->sent / c->n_mats * n_set);
     cuda_weight_destroy(b, w);
     file_unmap(&map);
     for (int m = 0; m < c->n_mats; m++)
@@ -344,18 +190,20 @@ int main(void)
     Err e = {0};
     temp_dir_enter();
     for (int threads = 1; threads <= 3; threads += 2) {
-        Backend b = {.api = &api, .stream = &streams[0]};
+        late_device_reset();
+        late.repacked = repacked;
+        late.soon = threads > 1;
+        Backend b = {.api = &late_device, .stream = &late.streams[0]};
         if (team_create(&b.team, threads, &e) != ST_OK || cuda_upload_create(&b, &e) != ST_OK ||
             cuda_spans_create(&b, &e) != ST_OK)
             return check_str("create", e.text, "");
-        soon = threads > 1;
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
             for (int ahead = 0; ahead < N_AHEAD; ahead++)
                 failed += check_case(&b, &cases[i], (Ahead)ahead);
         cuda_spans_destroy(&b);
         cuda_upload_destroy(&b);
         cuda_staging_close(&b);
-        failed += check_int("events left", n_events, 0);
+        failed += check_int("events left", late.n_events, 0);
         team_destroy(b.team);
     }
     return test_result(failed);

@@ -1,8 +1,8 @@
 /* tests/kernels/test_spans.c - bytes on their way to a device that copies as late as it may: what was
  * announced and what was not, in order and out of it, of files and of memory; bytes that are no numbers,
  * and files that end too early. */
-#include "kernels/cuda/cuda.h"
 #include "tests/support/check.h"
+#include "tests/support/late_device.h"
 #include "tests/support/temp_dir.h"
 
 #include <stdio.h>
@@ -10,92 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_QUEUED = 1 << 14, MAX_EVENTS = 16, FILE_BYTES = 70 << 20 };
-
-static struct Copy {
-    void *dst;
-    const void *src;
-    size_t bytes;
-} queue[MAX_QUEUED];
-static int n_queued, n_done, event_at[MAX_EVENTS], n_events;
-static size_t host_bytes;
-
-static void run_to(int end)
-{
-    for (; n_done < end; n_done++)
-        memcpy(queue[n_done].dst, queue[n_done].src, queue[n_done].bytes);
-}
-
-static int take_host(void **out, size_t bytes)
-{
-    *out = malloc(bytes);
-    host_bytes += bytes;
-    return *out ? 0 : 2;
-}
-
-static int release_host(void *p)
-{
-    free(p);
-    return 0;
-}
-
-static int to_device(void *dst, const void *src, size_t bytes, void *stream)
-{
-    (void)stream;
-    if (n_queued == MAX_QUEUED)
-        return 1;
-    queue[n_queued++] = (struct Copy){dst, src, bytes};
-    return 0;
-}
-
-static int event_create(void **out)
-{
-    event_at[n_events] = 0;
-    *out = &event_at[n_events++];
-    return 0;
-}
-
-static int event_destroy(void *event)
-{
-    (void)event;
-    n_events--;
-    return 0;
-}
-
-static int event_record(void *event, void *stream)
-{
-    (void)stream;
-    *(int *)event = n_queued;
-    return 0;
-}
-
-static int event_wait(void *event)
-{
-    run_to(*(int *)event);
-    return 0;
-}
-
-static const char *error_text(int code)
-{
-    return code == 1 ? "the queue is full" : "out of memory";
-}
-
-static bool is_out_of_memory(int code)
-{
-    return code == 2;
-}
-
-static const CudaApi api = {.error_text = error_text,
-                            .is_out_of_memory = is_out_of_memory,
-                            .take_host = take_host,
-                            .release_host = release_host,
-                            .to_device = to_device,
-                            .event_create = event_create,
-                            .event_destroy = event_destroy,
-                            .event_record = event_record,
-                            .event_wait = event_wait};
-
-/* --- cases --- */
+enum { FILE_BYTES = 70 << 20 };
 
 typedef struct Part {
     size_t at, bytes;
@@ -195,7 +110,7 @@ static int check_case(Backend *b, const struct Case *c, const FileMap *map)
         failed += check_int(c->name, cuda_spans_send(b, &span, 1, b->stream, "span", &e), ST_OK);
         at += span.bytes;
     }
-    run_to(n_queued);
+    late_device_finish();
     at = 0;
     for (int i = 0; i < c->n_sent; i++) {
         const Part *p = &c->span[c->sent[i]];
@@ -224,7 +139,7 @@ static int check_many(Backend *b, const FileMap *map)
                                           : cuda_spans_send(b, &span, 1, NULL, "many", &e),
                                 ST_OK);
         }
-    run_to(n_queued);
+    late_device_finish();
     for (int i = 0; i < N && failed == 0; i++)
         failed += check_int("many", memcmp(dst + i * BYTES, src + i * 1000, BYTES), 0);
     return failed;
@@ -270,13 +185,13 @@ static int check_failures(Backend *b, const FileMap *map)
         if (spans[i % N].want != ST_OK)
             failed += check_has(spans[i % N].name, e.text, spans[i % N].text);
     }
-    run_to(n_queued);
-    n_queued = n_done = MAX_QUEUED;
+    late_device_finish();
+    late.full = true;
     UploadSpan span = span_of(&spans[0].part, map, dst);
     failed +=
         check_int("a failed copy", cuda_spans_send(b, &span, 1, NULL, "layers.4", &e), ST_DEVICE);
     failed += check_str("a failed copy", e.text, "layers.4: the queue is full");
-    n_queued = n_done = 0;
+    late.full = false;
     return failed;
 }
 
@@ -300,18 +215,18 @@ int main(void)
         temp_dir_put("x", src, FILE_BYTES);
         if (check_int("open", file_map_open("x", &map, &e), ST_OK))
             return check_str("open", e.text, "");
-        Backend b = {.api = &api};
-        host_bytes = 0;
+        late_device_reset();
+        Backend b = {.api = &late_device, .stream = &late.streams[0]};
         if (team_create(&b.team, threads, &e) != ST_OK || cuda_spans_create(&b, &e) != ST_OK)
             return check_str("create", e.text, "");
-        failed += check_int("pinned bytes", (int64_t)host_bytes, 2LL * SPAN_WINDOW_BYTES);
+        failed += check_int("pinned bytes", (int64_t)late.host, 2LL * SPAN_WINDOW_BYTES);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
             failed += check_case(&b, &cases[i], &map);
         failed += check_many(&b, &map);
         failed += check_int("cut", truncate("x", FILE_BYTES / 2), 0);
         failed += check_failures(&b, &map);
         cuda_spans_destroy(&b);
-        failed += check_int("events left", n_events, 0);
+        failed += check_int("events left", late.n_events, 0);
         team_destroy(b.team);
         file_unmap(&map);
     }

@@ -1,114 +1,10 @@
 /* tests/kernels/test_upload.c - the ring through which weights go to a device, with a device that copies
  * as late as it may: what a piece holds must stay until its event was waited for. */
-#include "kernels/cuda/cuda.h"
 #include "tests/support/check.h"
+#include "tests/support/late_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-enum { MAX_QUEUED = 4096, MAX_EVENTS = 16 };
-
-typedef struct Copy {
-    void *dst;
-    const void *src;
-    size_t bytes;
-} Copy;
-
-static Copy queue[MAX_QUEUED];
-static int n_queued, n_done, event_at[MAX_EVENTS], n_events, n_waits;
-static size_t host_bytes;
-
-static void run_to(int end)
-{
-    for (; n_done < end; n_done++)
-        memcpy(queue[n_done].dst, queue[n_done].src, queue[n_done].bytes);
-}
-
-static int take_host(void **out, size_t bytes)
-{
-    *out = malloc(bytes);
-    host_bytes += bytes;
-    return *out ? 0 : 2;
-}
-
-static int release_host(void *p)
-{
-    free(p);
-    return 0;
-}
-
-static int to_device(void *dst, const void *src, size_t bytes, void *stream)
-{
-    (void)stream;
-    if (n_queued == MAX_QUEUED)
-        return 1;
-    queue[n_queued++] = (Copy){dst, src, bytes};
-    return 0;
-}
-
-static int stream_open(void **out)
-{
-    *out = &n_done; /* streams are told apart by nothing here: their work is done in one order */
-    return 0;
-}
-
-static int stream_done(void *stream)
-{
-    (void)stream;
-    run_to(n_queued);
-    return 0;
-}
-
-static int event_create(void **out)
-{
-    *out = &event_at[n_events++];
-    return 0;
-}
-
-static int event_destroy(void *event)
-{
-    (void)event;
-    n_events--;
-    return 0;
-}
-
-static int event_record(void *event, void *stream)
-{
-    (void)stream;
-    *(int *)event = n_queued;
-    return 0;
-}
-
-static int event_wait(void *event)
-{
-    n_waits++;
-    run_to(*(int *)event);
-    return 0;
-}
-
-static const char *error_text(int code)
-{
-    return code == 1 ? "the queue is full" : "out of memory";
-}
-
-static bool is_out_of_memory(int code)
-{
-    return code == 2;
-}
-
-static const CudaApi api = {.error_text = error_text,
-                            .is_out_of_memory = is_out_of_memory,
-                            .take_host = take_host,
-                            .release_host = release_host,
-                            .to_device = to_device,
-                            .stream_open = stream_open,
-                            .close = stream_done,
-                            .wait = stream_done,
-                            .event_create = event_create,
-                            .event_destroy = event_destroy,
-                            .event_record = event_record,
-                            .event_wait = event_wait};
 
 static uint8_t value_at(int64_t i)
 {
@@ -166,25 +62,26 @@ static int check_cases(Backend *b)
         src[i] = value_at(i + 5);
     failed += check_int("bytes", cuda_upload_bytes(b, dst + total, src, (size_t)total, "bytes", &e),
                         ST_OK);
-    memset(src, 0, (size_t)total);
-    run_to(n_queued);
+    for (int64_t i = 0; i < total; i++)
+        src[i] = 0;
+    late_device_finish();
     for (int64_t i = 0; i < total && failed == 0; i++)
         if (dst[i] != value_at(i) || dst[total + i] != value_at(i + 5)) {
             printf("byte %lld of %lld\n", (long long)i, (long long)total);
             failed += check_int("rows", dst[i], value_at(i));
             failed += check_int("bytes", dst[total + i], value_at(i + 5));
         }
-    failed += check_true("the ring went round", n_waits > 4);
+    failed += check_true("the ring went round", late.n_waits > 4);
     failed += check_int(
         "too long",
         cuda_upload_rows(b, dst, 1, UPLOAD_ROW_MAX + 1LL, fill, NULL, b->stream, "layers.3", &e),
         ST_INPUT);
     failed += check_str("too long", e.text, "layers.3: rows of 8388609 bytes are too long");
-    n_queued = MAX_QUEUED;
+    late.full = true;
     failed +=
         check_int("a failed copy", cuda_upload_bytes(b, dst, src, 1000, "layers.4", &e), ST_DEVICE);
     failed += check_str("a failed copy", e.text, "layers.4: the queue is full");
-    n_queued = 0;
+    late.full = false;
     free(dst);
     free(src);
     return failed;
@@ -195,16 +92,15 @@ int main(void)
     int failed = 0;
     Err e = {0};
     for (int threads = 1; threads <= 3; threads += 2) {
-        Backend b = {.api = &api};
-        n_queued = n_done = n_waits = 0;
-        host_bytes = 0;
+        late_device_reset();
+        Backend b = {.api = &late_device, .stream = &late.streams[0]};
         if (team_create(&b.team, threads, &e) != ST_OK || cuda_upload_create(&b, &e) != ST_OK)
             return check_str("create", e.text, "");
-        failed += check_int("pinned bytes", (long long)host_bytes,
+        failed += check_int("pinned bytes", (long long)late.host,
                             (long long)UPLOAD_PIECES * UPLOAD_PIECE_BYTES);
         failed += check_cases(&b);
         cuda_upload_destroy(&b);
-        failed += check_int("events left", n_events, 0);
+        failed += check_int("events left", late.n_events, 0);
         team_destroy(b.team);
     }
     return test_result(failed);
