@@ -124,6 +124,20 @@ template <bool SINGLE> __device__ __forceinline__ bool find_job(const Params &p,
     }
 }
 
+/* Unit u of a head's d lanes: eight of them, or those that there are. whole: 16 bytes may go at once. */
+__device__ __forceinline__ void store_lanes(bf16 *to, uint4 w, int u, int d, bool whole)
+{
+    if (whole && u * 8 + 8 <= d) {
+        *(uint4 *)to = w;
+    } else {
+        const uint32_t v[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int l = 0; l < 8; l++)
+            if (u * 8 + l < d)
+                ((uint16_t *)to)[l] = (uint16_t)(v[l / 2] >> l % 2 * 16);
+    }
+}
+
 /* What a warp has of its MT * 16 rows, each a query row and a head. MOST: lanes of a head at most; EXACT:
  * there are as many, and tiles lie in blocks of 64. */
 template <int M, int MOST, bool E> struct Rows {
@@ -545,15 +559,7 @@ template <int M, int MOST, bool E> struct Rows {
             uint4 w = load_unit(queries + unit_at(units, TILE, r, u));
             bf16 *to = (bf16 *)p.a.out + (int64_t)(j.row + row) * p.a.out_stride +
                        (int64_t)(j.head + m % j.n_heads) * d + u * 8;
-            if (whole && u * 8 + 8 <= d) {
-                *(uint4 *)to = w;
-            } else {
-                const uint32_t v[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-                for (int l = 0; l < 8; l++)
-                    if (u * 8 + l < d)
-                        ((uint16_t *)to)[l] = (uint16_t)(v[l / 2] >> l % 2 * 16);
-            }
+            store_lanes(to, w, u, d, whole);
         }
     }
 };

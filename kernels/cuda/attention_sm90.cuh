@@ -422,15 +422,7 @@ template <int QK, int V, Source FROM> struct GroupRows : Rows<1, V, true> {
                 break;
             uint4 w = load_unit(tile + unit_at(UNITS, 64, first + r, u));
             bf16 *to = out + row * p.a.out_stride + (m - row * n_heads) * d;
-            if (whole && u * 8 + 8 <= d) {
-                *(uint4 *)to = w;
-            } else {
-                const uint32_t v[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-                for (int l = 0; l < 8; l++)
-                    if (u * 8 + l < d)
-                        ((uint16_t *)to)[l] = (uint16_t)(v[l / 2] >> l % 2 * 16);
-            }
+            store_lanes(to, w, u, d, whole);
         }
     }
 };
@@ -607,14 +599,10 @@ template <int QK, int V, Source FROM> cudaError_t launch_prompt(Params p, cudaSt
 {
     using P = Plan<QK, V, FROM>;
     auto kernel = prompt_kernel<QK, V, FROM>;
-    static bool known = false;
-    if (!known) {
-        cudaError_t code = cudaFuncSetAttribute(
-            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::SHARED);
-        if (code != cudaSuccess)
-            return code;
-        known = true;
-    }
+    static bool may_take = false;
+    cudaError_t code = allow_shared(kernel, P::SHARED, &may_take);
+    if (code != cudaSuccess)
+        return code;
     int grid = multiprocessors();
     p.half_bytes = (int)(p.a.cache.head_bytes / 2);
     p.slot_floats = 32 * (V / 8 * 4 + 4);

@@ -88,4 +88,17 @@ static inline unsigned blocks_of(int64_t n, int each)
     return (unsigned)((n + each - 1) / each);
 }
 
+/* Lets launches of a kernel have so many bytes of shared memory: asks once a process, which has one
+ * device. done: the kernel's own, false at first. */
+template <typename KERNEL>
+static inline cudaError_t allow_shared(KERNEL kernel, int bytes, bool *done)
+{
+    if (*done)
+        return cudaSuccess;
+    cudaError_t err =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    *done = err == cudaSuccess;
+    return err;
+}
+
 #endif

@@ -11,8 +11,6 @@
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/gemm_sm90.h"
 
-#include <cudaTypedefs.h>
-
 namespace
 {
 
@@ -423,31 +421,6 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
 }
 
 } // namespace
-
-int cuda_rows_map(CUtensorMap *out, const void *rows, int64_t cols, int64_t stride, int n_rows,
-                  int box_cols, int box_rows)
-{
-    static PFN_cuTensorMapEncodeTiled_v12000 encode = NULL; /* the driver's */
-    if (!encode) {
-        void *found = NULL;
-        cudaDriverEntryPointQueryResult result;
-        cudaError_t err = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
-                                                           cudaEnableDefault, &result);
-        if (err != cudaSuccess)
-            return err;
-        if (result != cudaDriverEntryPointSuccess)
-            return cudaErrorSymbolNotFound;
-        encode = (PFN_cuTensorMapEncodeTiled_v12000)found;
-    }
-    cuuint64_t size[2] = {(cuuint64_t)cols, (cuuint64_t)n_rows};
-    cuuint64_t row_bytes = (cuuint64_t)stride * sizeof(bf16);
-    cuuint32_t box[2] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows}, step[2] = {1, 1};
-    CUresult made = encode(out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)rows, size, &row_bytes,
-                           box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                           box_cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return made == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
 
 int cuda_gemm_launch(const CudaGemm *g, void *stream)
 {

@@ -15,8 +15,7 @@
  *         such steps, whatever the tile and whichever side the tokens are: the same bits in any
  *         batch. */
 #include "kernels/cuda/fp8_finish.cuh"
-
-#include <cuda.h>
+#include "kernels/cuda/tensor_map.h"
 
 namespace
 {
@@ -430,35 +429,12 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* --- launching --- */
 
-typedef CUresult (*Encode)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                           const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                           const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-cudaError_t find_encode(Encode *out)
-{
-    static Encode found;
-    if (!found) {
-        void *p = nullptr;
-        cudaDriverEntryPointQueryResult result;
-        cudaError_t err = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000,
-                                                           cudaEnableDefault, &result);
-        if (err != cudaSuccess)
-            return err;
-        if (result != cudaDriverEntryPointSuccess || !p)
-            return cudaErrorNotSupported;
-        found = (Encode)p;
-    }
-    *out = found;
-    return cudaSuccess;
-}
-
 /* Boxes of 64 weight rows in the order that matrix_row says; the last dimension
  * counts 16 rows, or 8 where gate and up have one box. */
-cudaError_t map_weights(const CudaFp8Gemm &g, int boxes, CUtensorMap *out)
+int map_weights(const CudaFp8Gemm &g, int boxes, CUtensorMap *out)
 {
-    Encode encode;
-    cudaError_t err = find_encode(&encode);
+    TensorMapEncode encode;
+    int err = cuda_tensor_map_encode(&encode);
     if (err != cudaSuccess)
         return err;
     cuuint64_t row = (cuuint64_t)g.k_padded, rows = (cuuint64_t)g.n_mats * (cuuint64_t)g.mat_rows;
@@ -484,14 +460,14 @@ cudaError_t map_weights(const CudaFp8Gemm &g, int boxes, CUtensorMap *out)
 }
 
 template <int N, int BOXES, bool GROUPED>
-cudaError_t launch(CudaFp8Gemm g, int blocks, cudaStream_t stream)
+int launch(CudaFp8Gemm g, int blocks, cudaStream_t stream)
 {
     using S = Shape<N, BOXES>;
     CUtensorMap map;
-    cudaError_t err = map_weights(g, BOXES, &map);
+    static bool may_take = false;
+    int err = map_weights(g, BOXES, &map);
     if (err == cudaSuccess)
-        err = cudaFuncSetAttribute(fp8_kernel<N, BOXES, GROUPED>,
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES);
+        err = allow_shared(fp8_kernel<N, BOXES, GROUPED>, S::BYTES, &may_take);
     if (err != cudaSuccess)
         return err;
     fp8_kernel<N, BOXES, GROUPED><<<blocks, THREADS, S::BYTES, stream>>>(g, map);

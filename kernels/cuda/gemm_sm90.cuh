@@ -509,14 +509,10 @@ int launch_shape(const CudaGemm *g, const SlabLaunch *l, void *stream)
     int stages = room / STAGE < MOST ? room / STAGE : MOST;
     if (stages < 3)
         return cudaErrorInvalidValue;
-    static bool ready = false; /* once a process, which has one device */
-    if (!ready) {
-        cudaError_t err = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               l->shared_bytes);
-        if (err != cudaSuccess)
-            return err;
-        ready = true;
-    }
+    static bool may_take = false;
+    cudaError_t err = allow_shared(kernel, l->shared_bytes, &may_take);
+    if (err != cudaSuccess)
+        return err;
     kernel<<<blocks, S::THREADS, fixed + stages * STAGE, (cudaStream_t)stream>>>(*g, stages,
                                                                                  l->vectors);
     return cudaGetLastError();

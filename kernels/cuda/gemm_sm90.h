@@ -31,12 +31,6 @@ typedef struct SlabLaunch {
     int64_t most_tiles;
 } SlabLaunch;
 
-/* For the copy engine: bf16 rows, stride values apart, in boxes of box_cols values (128 bytes of shared
- * memory, in which 16-byte pieces p of row r lie at p ^ r % 8; or 64, at p ^ r / 2 % 4) x box_rows. */
-struct CUtensorMap_st;
-int cuda_rows_map(struct CUtensorMap_st *out, const void *rows, int64_t cols, int64_t stride,
-                  int n_rows, int box_cols, int box_rows);
-
 int cuda_slabs_bf16(const CudaGemm *g, const SlabLaunch *l, void *stream);
 int cuda_slabs_fp4(const CudaGemm *g, const SlabLaunch *l, void *stream);
 int cuda_slabs_fp8(const CudaGemm *g, const SlabLaunch *l, void *stream);

@@ -411,14 +411,10 @@ template <SlabCodec CODEC> int launch_few(const CudaGemm *g, const SlabLaunch *l
     int stages = (l->shared_bytes - fixed) / teams / S::STAGE;
     if (stages < 2)
         return cudaErrorInvalidValue;
-    static bool ready = false; /* once a process, which has one device */
-    if (!ready) {
-        cudaError_t err = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               l->shared_bytes);
-        if (err != cudaSuccess)
-            return err;
-        ready = true;
-    }
+    static bool may_take = false;
+    cudaError_t err = allow_shared(kernel, l->shared_bytes, &may_take);
+    if (err != cudaSuccess)
+        return err;
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -429,7 +425,7 @@ template <SlabCodec CODEC> int launch_few(const CudaGemm *g, const SlabLaunch *l
     config.stream = (cudaStream_t)stream;
     config.attrs = &early;
     config.numAttrs = g->follows ? 1 : 0;
-    cudaError_t err = cudaLaunchKernelEx(&config, kernel, *g, stages, l->vectors);
+    err = cudaLaunchKernelEx(&config, kernel, *g, stages, l->vectors);
     return err != cudaSuccess ? err : cudaGetLastError();
 }
 

@@ -13,7 +13,7 @@
 #ifndef MB_KERNELS_CUDA_GEMM_SM90_PAIR_CUH
 #define MB_KERNELS_CUDA_GEMM_SM90_PAIR_CUH
 
-#include <cuda.h>
+#include "kernels/cuda/tensor_map.h"
 
 namespace
 {
@@ -296,17 +296,12 @@ template <SlabCodec CODEC> int launch_pair(const CudaGemm *g, const SlabLaunch *
     int room = l->shared_bytes - fixed, stages = room / STAGE < MOST ? room / STAGE : MOST;
     if (stages < 3)
         return cudaErrorInvalidValue;
-    static bool ready = false; /* once a process, which has one device */
-    if (!ready) {
-        cudaError_t err = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               l->shared_bytes);
-        if (err != cudaSuccess)
-            return err;
-        ready = true;
-    }
+    static bool may_take = false;
     PairMaps maps = {};
     bool gated = g->epilogue == CUDA_GATED;
-    int err = cuda_rows_map(&maps.x, g->x, g->k, g->x_stride, g->n_rows, SLAB_K, PAIR_BOX);
+    int err = allow_shared(kernel, l->shared_bytes, &may_take);
+    if (err == cudaSuccess)
+        err = cuda_rows_map(&maps.x, g->x, g->k, g->x_stride, g->n_rows, SLAB_K, PAIR_BOX);
     bool by_boxes = l->vectors && !g->y_row && gated == (g->part[0].layout == CUDA_PAIRED);
     if (err == cudaSuccess && by_boxes)
         err = cuda_rows_map(&maps.y, g->y, g->y_stride, g->y_stride, g->n_rows, gated ? 32 : 64,
