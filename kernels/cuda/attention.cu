@@ -9,12 +9,10 @@
  *         of a page from L2: matrix units, and a power of two for each 2 * head_dim of their products.
  * Why     both kernels run the same code for a warp, so a row has the same bits in both. A score is
  *         a chain over lanes; weights, 2 to the score less the largest one rounded up, are rounded
- *         to bf16 and so summed by the lanes that have them, so that errors of few keys cancel;
- *         outputs are chains over keys. Powers of two make every rescaling exact, so what is masked
- *         or far below changes no bit. Each CUDA_SPLIT positions begin a new chain, merged in
- *         ascending order into the row's state: splits may run side by side. Sums are not products
- *         with ones: such an instruction waits until the products that are queued before it are
- *         done, and the warp with it. */
+ *         to bf16, and their sum is one more output, of values that are all 1, so that errors of
+ *         few keys cancel; outputs are chains over keys. Powers of two make every rescaling exact,
+ *         so what is masked or far below changes no bit. Each CUDA_SPLIT positions begin a new
+ *         chain, merged in ascending order into the row's state: splits may run side by side. */
 #include "kernels/cuda/arch.cuh"
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_sm90.h"

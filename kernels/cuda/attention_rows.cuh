@@ -10,7 +10,7 @@ namespace
 {
 
 constexpr int SPLIT_PAGES = CUDA_SPLIT / KV_PAGE, MOST_PIECES = 4;
-constexpr uint32_t ALL = 0xffffffffu;
+constexpr uint32_t ALL = 0xffffffffu, ONES = 0x3f803f80u; /* two of bf16 */
 
 /* Keys of pages first .. last for n_heads heads from head on of n_rows rows from row on, whose first
  * position is pos. */
@@ -146,7 +146,7 @@ template <int M, int MOST, bool E> struct Rows {
     static constexpr bool HELD = MT * KS <= 8; /* queries in registers */
 
     float o[MT][2 * KS][4], top[MT][2];
-    float sum[MT][2]; /* of this lane's keys */
+    float sum[MT][4]; /* of a row's weights: 0 and 2, twice each */
     uint32_t q[HELD ? MT : 1][HELD ? KS : 1][4];
     int pos[MT][2];
     int window, n_steps, units;
@@ -181,7 +181,9 @@ template <int M, int MOST, bool E> struct Rows {
 #pragma unroll
         for (int t = 0; t < MT; t++) {
             top[t][0] = top[t][1] = -INFINITY;
-            sum[t][0] = sum[t][1] = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sum[t][i] = 0;
 #pragma unroll
             for (int n = 0; n < 2 * KS; n++)
 #pragma unroll
@@ -279,9 +281,8 @@ template <int M, int MOST, bool E> struct Rows {
     }
 
     /* Scores of the page that begins at this position become weights, rounded two by two into the
-     * place of the first, and are summed as rounded: of one key the output is its value. Outputs of
-     * earlier pages are then to be scaled by `by`. masked: some scores are of keys that are not
-     * seen. */
+     * place of the first. Sums of earlier pages are then to be scaled by `by`. masked: some scores
+     * are of keys that are not seen. */
     __device__ __forceinline__ void powers(float by[MT][2], float s[MT][8][4], int start,
                                            bool masked)
     {
@@ -309,17 +310,12 @@ template <int M, int MOST, bool E> struct Rows {
                 float base = most == -INFINITY ? 0.0f : most;
                 by[t][r] = power_of_two(top[t][r] - base);
                 top[t][r] = most;
-                float even = 0, odd = 0;
 #pragma unroll
                 for (int n = 0; n < 8; n++) {
                     float *pair = &s[t][n][2 * r];
-                    uint32_t w = pack_bf16(power_of_two(fmaf(pair[0], unit, -base)),
-                                           power_of_two(fmaf(pair[1], unit, -base)));
-                    pair[0] = __uint_as_float(w);
-                    even += __uint_as_float(w << 16);
-                    odd += __uint_as_float(w & 0xffff0000u);
+                    pair[0] = __uint_as_float(pack_bf16(power_of_two(fmaf(pair[0], unit, -base)),
+                                                        power_of_two(fmaf(pair[1], unit, -base))));
                 }
-                sum[t][r] = fmaf(sum[t][r], by[t][r], even + odd);
             }
     }
 
@@ -335,12 +331,15 @@ template <int M, int MOST, bool E> struct Rows {
                     w[t][n / 2][n % 2 * 2 + r] = __float_as_uint(s[t][n][2 * r]);
     }
 
-    /* Outputs of earlier pages, to the new maxima. */
+    /* Sums of earlier pages, to the new maxima. */
     __device__ __forceinline__ void rescale(const float by[MT][2])
     {
 #pragma unroll
         for (int t = 0; t < MT; t++)
             if (__any_sync(ALL, by[t][0] != 1.0f || by[t][1] != 1.0f)) {
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    sum[t][i] *= by[t][i / 2];
 #pragma unroll
                 for (int n = 0; n < 2 * KS; n++)
 #pragma unroll
@@ -367,6 +366,14 @@ template <int M, int MOST, bool E> struct Rows {
             add_some<false>(w, values, n_keys);
     }
 
+    /* Weights of step k to the sums of weights, as rounded: of one key the output is its value. */
+    __device__ __forceinline__ void add_weights(const uint32_t w[MT][4][4], int k)
+    {
+#pragma unroll
+        for (int t = 0; t < MT; t++)
+            mma(sum[t], w[t][k], ONES, ONES);
+    }
+
     template <bool PART>
     __device__ __forceinline__ void add_some(const uint32_t w[MT][4][4], uint32_t values,
                                              int n_keys)
@@ -384,6 +391,7 @@ template <int M, int MOST, bool E> struct Rows {
                     keep[i] = left >= 2 ? ALL : left == 1 ? 0xffffu : 0u;
                 }
             }
+            add_weights(w, k);
 #pragma unroll
             for (int n = 0; n < KS; n++) {
                 if (!EXACT && n >= n_steps)
@@ -434,6 +442,8 @@ template <int M, int MOST, bool E> struct Rows {
         int lane = threadIdx.x % 32, by = unit_exchange(n_steps, lane % 8);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
+            add_weights(w, 2 * k);
+            add_weights(w, 2 * k + 1);
 #pragma unroll
             for (int n = 0; n < KS; n++) {
                 if (!EXACT && n >= n_steps)
@@ -470,7 +480,7 @@ template <int M, int MOST, bool E> struct Rows {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 *place(slot, t, 2 * KS * 4 + r) = top[t][r];
-                *place(slot, t, 2 * KS * 4 + 2 + r) = sum[t][r];
+                *place(slot, t, 2 * KS * 4 + 2 + r) = sum[t][2 * r];
             }
         }
     }
@@ -489,8 +499,8 @@ template <int M, int MOST, bool E> struct Rows {
                 mine[r] = power_of_two(top[t][r] - base);
                 other[r] = power_of_two(theirs - base);
                 top[t][r] = most;
-                sum[t][r] = EARLIER ? fmaf(their_sum, other[r], sum[t][r] * mine[r])
-                                    : fmaf(sum[t][r], mine[r], their_sum * other[r]);
+                sum[t][2 * r] = EARLIER ? fmaf(their_sum, other[r], sum[t][2 * r] * mine[r])
+                                        : fmaf(sum[t][2 * r], mine[r], their_sum * other[r]);
             }
 #pragma unroll
             for (int n = 0; n < 2 * KS; n++)
@@ -508,9 +518,7 @@ template <int M, int MOST, bool E> struct Rows {
      * none. */
     __device__ __forceinline__ float last_factor(int t, int r, float sink, float v_scale) const
     {
-        float total = sum[t][r], factor = 1.0f;
-        total += __shfl_xor_sync(ALL, total, 1);
-        total += __shfl_xor_sync(ALL, total, 2);
+        float total = sum[t][2 * r], factor = 1.0f;
         if (sink != -INFINITY) {
             sink *= 1.44269504f;
             float most = fmaxf(top[t][r], ceilf(sink));

@@ -40,7 +40,7 @@ template <int QK, int V, Source FROM> struct Plan {
     /* How many tell that a half is full: the copy engine, or helpers, or both. */
     static constexpr int KEY_WRITERS = FROM == PAGES ? 1 : CODED ? 3 : HELPERS + 1,
                          VALUE_WRITERS = FROM == PAGES ? 1 : CODED ? 3 : HELPERS;
-    static_assert(SHARED <= 227 * 1024 - 512, "a multiprocessor's");
+    static_assert(SHARED <= 226 * 1024, "a multiprocessor's, less what else is shared");
 };
 
 /* Barriers of a ring: which of its places are full, and which have been read. */
@@ -324,7 +324,7 @@ template <int QK, int V, Source FROM> struct GroupRows : Rows<1, V, true> {
     using Base::sum;
     static constexpr bool IN_REGISTERS = QK == 64; /* queries */
 
-    uint32_t tile; /* of the group */
+    uint32_t tile, ones; /* of the group; a step's, of which weights are summed */
     uint32_t in_registers[IN_REGISTERS ? QK / 16 : 1][4];
     float sink[2];
 
@@ -356,14 +356,17 @@ template <int QK, int V, Source FROM> struct GroupRows : Rows<1, V, true> {
         uint32_t queries = tile;
         asm volatile("" : "+r"(queries)); /* descriptors are made anew, not kept */
         uint64_t a = rows_descriptor(queries), b = rows_descriptor(keys);
+        /* Zeros, though the first step need not add: where old sums seem to go into a product, the
+         * compiler waits for each before the next. */
+        Base::clear_scores(s);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < QK / 16; k++) {
             int step = k / 4 * BLOCK + k % 4 * 32;
             if (IN_REGISTERS)
-                wgmma_rows(d, in_registers[IN_REGISTERS ? k : 0], further(b, step), k > 0);
+                wgmma(d, in_registers[IN_REGISTERS ? k : 0], further(b, step));
             else
-                wgmma_rows_by_rows(d, further(a, step), further(b, step), k > 0);
+                wgmma_rows_by_rows(d, further(a, step), further(b, step), true);
         }
         wgmma_commit();
     }
@@ -381,11 +384,13 @@ template <int QK, int V, Source FROM> struct GroupRows : Rows<1, V, true> {
         uint64_t b = columns_descriptor(values, BLOCK);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < 4; k++) {
 #pragma unroll
             for (int n = 0; n < V / 2; n += N)
                 wgmma_by_columns(*reinterpret_cast<float(*)[N]>(&all[n]), w[0][k],
                                  further(b, n / 32 * BLOCK + k * 16 * 128));
+            wgmma(sum[0], w[0][k], unit_descriptor(ones));
+        }
         wgmma_commit();
     }
 
@@ -393,6 +398,7 @@ template <int QK, int V, Source FROM> struct GroupRows : Rows<1, V, true> {
     {
         wgmma_wait<0>();
         hold(*reinterpret_cast<float(*)[V / 2]>(&o[0][0][0]));
+        hold(sum[0]);
         hold(*reinterpret_cast<uint32_t(*)[16]>(&w[0][0][0]));
     }
 
@@ -442,7 +448,7 @@ template <int V> __device__ __forceinline__ void clear_values(uint32_t values, i
  * page's scores, the values of the page before are added; the other groups fill what gaps remain. */
 template <int QK, int V, Source FROM>
 __device__ __forceinline__ void attend(const Params &p, const Rings &rings, uint32_t base,
-                                       const Job *jobs)
+                                       uint32_t ones, const Job *jobs)
 {
     using P = Plan<QK, V, FROM>;
     constexpr bool COPIED = FROM == EXPANDED; /* by threads, not the copy engine */
@@ -452,6 +458,7 @@ __device__ __forceinline__ void attend(const Params &p, const Rings &rings, uint
     Cursor<P::PLACES> key, value;
     Cursor<P::TILES> tile;
     GroupRows<QK, V, FROM> rows;
+    rows.ones = ones;
     rows.window = p.a.window > 0 ? p.a.window : 1 << 30;
     rows.unit = p.a.scale * p.a.cache.kv.k_scale * 1.44269504f;
 
@@ -528,9 +535,13 @@ __device__ __forceinline__ void attend(const Params &p, const Rings &rings, uint
                 begin_add(w);
                 wgmma_wait<1>();
                 weigh(by, s, page + 1);
-                /* No sum is negative; but the branch needs them all, so that the compiler leaves the
-                 * powers before it, where they run beside the products. */
-                if ((page + 1 < end_page) | (rows.sum[0][0] + rows.sum[0][1] < 0))
+                /* No weight is negative; but the branch needs them all, so that the compiler leaves
+                 * the powers before it, where they run beside the products. */
+                uint32_t signs = 0;
+#pragma unroll
+                for (int n = 0; n < 8; n++)
+                    signs |= __float_as_uint(s[0][n][0]) | __float_as_uint(s[0][n][2]);
+                if ((page + 1 < end_page) | ((int)signs < 0))
                     key.wait_full(rings.keys);
                 rows.end_add(w);
                 free_values();
@@ -577,10 +588,14 @@ __global__ void __launch_bounds__(Plan<QK, V, FROM>::THREADS, 1)
     using P = Plan<QK, V, FROM>;
     __shared__ Barriers barriers;
     __shared__ Job jobs[P::TILES];
+    __shared__ __align__(128) uint32_t ones[8 * 16 / 2]; /* eight columns of a step */
     Rings rings;
     rings.place<P>(&barriers);
     if (threadIdx.x == 0)
         rings.make<P>();
+    if (threadIdx.x < 8 * 16 / 2)
+        ones[threadIdx.x] = ONES;
+    proxy_fence();
     __syncthreads();
     if (threadIdx.x / 128 == P::GROUPS) {
         registers_down<P::FEED_REGISTERS>();
@@ -590,7 +605,7 @@ __global__ void __launch_bounds__(Plan<QK, V, FROM>::THREADS, 1)
             help<QK, V, FROM>(p, rings, shared, jobs);
     } else {
         registers_up<P::ROW_REGISTERS>();
-        attend<QK, V, FROM>(p, rings, shared_address(shared), jobs);
+        attend<QK, V, FROM>(p, rings, shared_address(shared), shared_address(ones), jobs);
     }
 #endif
 }

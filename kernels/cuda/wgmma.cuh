@@ -66,6 +66,13 @@ static __device__ __forceinline__ uint64_t columns_descriptor(uint32_t address,
            (address & 0x3ffffu) >> 4;
 }
 
+/* Eight rows of 16 values that are summed over, as two matrices of 8 x 16 bytes, one behind the other.
+ * address: a multiple of 16. */
+static __device__ __forceinline__ uint64_t unit_descriptor(uint32_t address)
+{
+    return (uint64_t)(128 >> 4) << 32 | (uint64_t)(128 >> 4) << 16 | (address & 0x3ffffu) >> 4;
+}
+
 #define F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define F8(i) F4(i), F4(i + 4)
 #define F16(i) F8(i), F8(i + 8)
@@ -139,17 +146,6 @@ static __device__ __forceinline__ void wgmma(float (&d)[128], const uint32_t *a,
 
 #undef MMA_BEGIN
 #undef MMA_END
-
-/* d [64, 64] = a [64, 16], in registers, * b [64 rows, 16], or that added to d. */
-static __device__ __forceinline__ void wgmma_rows(float (&d)[32], const uint32_t a[4], uint64_t b,
-                                                  bool add)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" D32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
-                 : F32(0)
-                 : A_AND_B, "r"((int)add));
-}
 
 /* d [64, 64] = a [64 rows, 16] * b [64 rows, 16], or that added to d. */
 static __device__ __forceinline__ void wgmma_rows_by_rows(float (&d)[32], uint64_t a, uint64_t b,
