@@ -45,6 +45,9 @@ if(MOEBATCH_HAS_CUDA)
   # Objects of their own: the plugin and the benchmarks of tests/gpu are made of the same.
   add_library(moebatch_kernels OBJECT ${cuda_sources})
   set_target_properties(moebatch_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_VISIBILITY_PRESET hidden)
+  if(MOEBATCH_WERROR)
+    set_target_properties(moebatch_kernels PROPERTIES CUDA_COMPILER_LAUNCHER "sh;${CMAKE_SOURCE_DIR}/cmake/check_wgmma.sh")
+  endif()
   target_include_directories(moebatch_kernels PRIVATE ${CMAKE_SOURCE_DIR} ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_options(moebatch_kernels PRIVATE
     "SHELL:-Xcompiler -Wall,-Wextra" $<$<BOOL:${MOEBATCH_WERROR}>:-Werror=all-warnings>)
