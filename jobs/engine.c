@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /* A device samples a whole step at once, where it can. */
-enum { LOGITS_BYTES = 64 << 20, DEVICE_LOGITS_BYTES = 256 << 20 };
+enum { LOGITS_BYTES = 64 << 20, DEVICE_LOGITS_BYTES = 1 << 30 };
 static const size_t ROUND_BYTES = 256u << 20, DEVICE_ROUND_BYTES = 2048u << 20;
 
 /* "dir/name///" -> "name"; of a pack, that of the directory it was made from. */

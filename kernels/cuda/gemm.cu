@@ -354,7 +354,48 @@ cudaError_t gather_rows(CudaGemm *g, int n_sm, void *stream)
     return cudaGetLastError();
 }
 
-/* The widest tiles that still give every multiprocessor one: bits are the same. */
+/* How a launch is cut into tiles: bits are the same. tiles(outputs, rows): how many there would be. */
+template <typename F>
+void choose_shape(SlabLaunch *l, const CudaGemm *g, int64_t each, int n_sm, F tiles)
+{
+    /* Pairs of blocks read rows by the copy engine: rows that lie together, or can be put so. */
+    bool pairs = !g->x_up && (g->first || g->n_mats == 1) && (!g->x_row || g->x_room);
+    /* Tiles of few rows have no masks; they are also what spreads a router over multiprocessors. */
+    if ((each <= 10 || tiles(128, 16) <= n_sm) && !g->x_up) {
+        l->shape = tiles(128, 16) <= n_sm ? SLAB_FEWEST : SLAB_FEW;
+        l->most_tiles = l->shape == SLAB_FEWEST ? tiles(64, 16) : tiles(128, 16);
+        return;
+    }
+    l->shape = SLAB_NARROW;
+    l->most_tiles = tiles(128, 64);
+    if (!g->first && pairs) {
+        /* What a stage takes of a pair's tile, and of all narrow ones side by side, one or two a
+         * multiprocessor; as bench_linear has it on an H200, in the time of a row of a pair's tile. */
+        bool codes = g->part[0].codec != SLAB_BF16;
+        int pair_least = codes ? 88 : 112, pair_beside = 40, one = codes ? 177 : 150, two = 240;
+        auto rounds = [](int64_t n, int places) { return (n + places - 1) / places; };
+        int64_t least = l->most_tiles <= n_sm ? one : rounds(l->most_tiles, 2 * n_sm) * two;
+        for (int rows = 128; rows <= 256; rows += 64) {
+            int most = each < rows ? ((int)each + 63) / 64 * 64 : rows;
+            int stage = (most > pair_least ? most : pair_least) + pair_beside;
+            int64_t n = tiles(256, rows);
+            if (rounds(n, n_sm / 2) * stage < least) {
+                least = rounds(n, n_sm / 2) * stage;
+                l->shape = SLAB_PAIR;
+                l->rows = rows;
+                l->most_tiles = n;
+            }
+        }
+    } else if (pairs && each >= 96 && tiles(256, 256) >= n_sm / 2) {
+        l->shape = SLAB_PAIR;
+        l->rows = 256;
+        l->most_tiles = tiles(256, 256);
+    } else if (each > 64 && tiles(256, 128) >= n_sm) {
+        l->shape = SLAB_WIDE;
+        l->most_tiles = tiles(256, 128);
+    }
+}
+
 int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
 {
     static int n_sm = 0, shared_bytes = 0; /* once a process, which has one device */
@@ -374,25 +415,13 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
     int64_t slabs = 0, most = g->first && g->n_mats > g->n_rows ? g->n_rows : g->n_mats;
     for (int i = 0; i < (g->part[0].layout == CUDA_PAIRED ? 1 : g->n_parts); i++)
         slabs += slab_count(&g->part[i]);
-    int64_t each = g->first ? g->n_rows / g->n_mats : g->n_rows;
-    auto tiles = [&](int outputs, int rows) {
-        int64_t row_tiles =
-            g->first ? g->n_rows / rows + most : most * ((g->n_rows + rows - 1) / rows);
-        return (slabs * SLAB_ROWS + outputs - 1) / outputs * row_tiles;
-    };
-    /* Pairs of blocks read rows by the copy engine: rows that lie together, or can be put so. */
-    bool pairs = !g->x_up && (g->first || g->n_mats == 1) && (!g->x_row || g->x_room);
     SlabLaunch l = {};
-    /* Tiles of few rows have no masks; they are also what spreads a router over multiprocessors. */
-    bool few = (each <= 10 || tiles(128, 16) <= n_sm) && !g->x_up;
-    l.shape = few                                                   ? SLAB_FEW
-              : pairs && each >= 96 && tiles(256, 256) >= n_sm / 2 ? SLAB_PAIR
-              : each > 64 && tiles(256, 128) >= n_sm                ? SLAB_WIDE
-                                                                    : SLAB_NARROW;
-    l.most_tiles = l.shape == SLAB_PAIR     ? tiles(256, 256)
-                   : l.shape == SLAB_WIDE   ? tiles(256, 128)
-                   : l.shape == SLAB_NARROW ? tiles(128, 64)
-                                            : tiles(128, 16);
+    choose_shape(&l, g, g->first ? g->n_rows / g->n_mats : g->n_rows, n_sm,
+                 [&](int outputs, int rows) {
+                     int64_t row_tiles = g->first ? g->n_rows / rows + most
+                                                  : most * ((g->n_rows + rows - 1) / rows);
+                     return (slabs * SLAB_ROWS + outputs - 1) / outputs * row_tiles;
+                 });
     l.n_sm = n_sm;
     l.shared_bytes = shared_bytes;
     l.vectors = !g->y_float && g->epilogue != CUDA_RELU2 && aligned(g->y) && g->y_stride % 8 == 0 &&

@@ -144,7 +144,41 @@ __device__ __forceinline__ void store_fast(const CudaGemm &g, const Tile &t, int
     }
 }
 
-/* Everything else: float32 results, odd strides, rare activations. The loop is not unrolled, since it
+/* Logits and the like: sums as float32, eight outputs of a row by eight lanes. */
+template <int NT>
+__device__ __forceinline__ void store_floats(const CudaGemm &g, const Tile &t, int slab,
+                                             const float (&acc)[NT / 2], const Finish &f,
+                                             int thread)
+{
+    SlabPlace at = place_of_slab(g, slab);
+    const CudaPart &p = g.part[at.part];
+    int lane = thread % 32, out = at.index * SLAB_ROWS + thread / 32 * 16 + lane / 4;
+    float *y = (float *)g.y + t.mat * g.y_mat + p.first_row + out;
+#pragma unroll
+    for (int j = 0; j < NT / 8; j++) {
+        if (j * 8 >= t.n)
+            break;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int token = j * 8 + lane % 4 * 2 + i;
+            if (token >= t.n)
+                continue;
+            float *to = y + row_of(g, t.row + token) * g.y_stride;
+            if (out < p.rows)
+                to[0] = fmaf(acc[4 * j + i], f.scale[0], f.bias[0]);
+            if (out + 8 < p.rows)
+                to[8] = fmaf(acc[4 * j + 2 + i], f.scale[1], f.bias[1]);
+        }
+    }
+}
+
+/* Whether results are what store_floats stores. */
+__device__ __forceinline__ bool plain_floats(const CudaGemm &g)
+{
+    return g.y_float && g.epilogue == CUDA_STORE && g.part[0].layout == CUDA_SLABS;
+}
+
+/* Everything else: odd strides, rare activations. The loop is not unrolled, since it
  * would be longer than what the instruction cache holds; sums move down in their registers. */
 template <int NT>
 __device__ __forceinline__ void store_any(const CudaGemm &g, const Tile &t, int slab,
@@ -195,6 +229,8 @@ __device__ __forceinline__ void store_slab(const CudaGemm &g, const Tile &t, int
         store_fast<NT, true>(g, t, slab, acc, f, buffer, group, thread);
     else if (vectors)
         store_fast<NT, false>(g, t, slab, acc, f, buffer, group, thread);
+    else if (plain_floats(g))
+        store_floats<NT>(g, t, slab, acc, f, thread);
     else
         store_any<NT>(g, t, slab, acc, f, buffer, group, thread);
 }
@@ -438,7 +474,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         barriers_made();
     }
     if (g.first)
-        count_tiles(g, first, row_tiles, S::ROWS, thread, S::THREADS);
+        load_tiles(g, first, row_tiles, S::ROWS, thread, S::THREADS);
     __syncthreads();
 
     int n_slabs = slabs_of(g), k_chunks = (g.k + SLAB_K - 1) / SLAB_K;
@@ -534,7 +570,8 @@ template <SlabCodec CODEC> int launch_codec(const CudaGemm *g, const SlabLaunch 
     return l->shape == SLAB_PAIR     ? launch_pair<CODEC>(g, l, stream)
            : l->shape == SLAB_WIDE   ? launch_shape<CODEC, Wide>(g, l, stream)
            : l->shape == SLAB_NARROW ? launch_shape<CODEC, Narrow>(g, l, stream)
-                                     : launch_few<CODEC>(g, l, stream);
+           : l->shape == SLAB_FEW    ? launch_few<CODEC, FewShape<CODEC, 2>>(g, l, stream)
+                                     : launch_few<CODEC, FewShape<CODEC, 1>>(g, l, stream);
 }
 
 } // namespace

@@ -18,10 +18,11 @@ static __host__ __device__ __forceinline__ int slab_count(const CudaPart *p)
 #endif
 
 typedef enum SlabShape {
-    SLAB_FEW,    /* 128 outputs x 16 rows for each of up to four teams of a block */
+    SLAB_FEWEST, /* 64 outputs x 16 rows for each of up to two teams of a block */
+    SLAB_FEW,    /* 128 x 16, four */
     SLAB_NARROW, /* 128 x 64, two */
     SLAB_WIDE,   /* 256 x 128, one */
-    SLAB_PAIR    /* 256 x 256, one for two multiprocessors */
+    SLAB_PAIR    /* 256 x up to 256, one for two multiprocessors */
 } SlabShape;
 
 typedef struct SlabLaunch {
@@ -29,6 +30,7 @@ typedef struct SlabLaunch {
     bool vectors; /* results are bf16, 16 bytes at a time, and of SwiGLU or nothing */
     int n_sm, shared_bytes;
     int64_t most_tiles;
+    int rows; /* of a tile of SLAB_PAIR: 128, 192 or 256 */
 } SlabLaunch;
 
 int cuda_slabs_bf16(const CudaGemm *g, const SlabLaunch *l, void *stream);

@@ -3,6 +3,7 @@
  * Tile    128 outputs (two slabs) x up to 16 rows, for a team of five warps: one brings stages,
  *         each 64 or 128 inputs' records by bulk copies and rows by cp.async, and four have 16
  *         outputs of either slab and multiply by mma. Four teams a block, a block a multiprocessor.
+ *         Where such tiles leave multiprocessors without one, a tile is one slab.
  * Budget  each record is read once, so bandwidth decides as long as decoding keeps up: MXFP4 takes
  *         66 instructions for a quarter of a record, NVFP4 73, on each of four schedulers, in the
  *         115 clocks in which its 2176 bytes come at 4 TB/s.
@@ -20,9 +21,9 @@ namespace
 {
 
 /* A team's shape. SLABS: of a tile; WARPS that multiply; CHUNKS: records of a slab in a stage. */
-template <SlabCodec CODEC> struct FewShape {
-    static constexpr int CHUNKS = slab_pieces(CODEC) == 1 ? 2 : 1, TEAMS = 4, ROWS = 16;
-    static constexpr int SLABS = 2, WARPS = 4;
+template <SlabCodec CODEC, int N_SLABS> struct FewShape {
+    static constexpr int SLABS = N_SLABS, WARPS = 4, TEAMS = 2 * SLABS, ROWS = 16;
+    static constexpr int CHUNKS = SLABS == 1 || slab_pieces(CODEC) == 1 ? 2 : 1;
     static constexpr int THREADS = 32 * (WARPS + 1);
     static constexpr int RECORD = slab_record_bytes(CODEC);
     /* Of a stage: rows of 64 inputs, records, barriers and the tile. */
@@ -209,28 +210,11 @@ __device__ __forceinline__ void few_tile(const CudaGemm &g, const Tile &t,
                 store_few<NT, true>(g, t, place[s], acc[s], finish[s], row, warp, lane);
             else if (vectors && g.part[0].layout != CUDA_PAIRED)
                 store_few<NT, false>(g, t, place[s], acc[s], finish[s], row, warp, lane);
+            else if (plain_floats(g))
+                store_floats<NT>(g, t, t.slab + s, acc[s], finish[s], warp * 32 + lane);
             else
                 store_few_any<NT>(g, t, t.slab + s, acc[s], finish[s], warp, lane);
         }
-}
-
-/* Tiles of rows before each matrix, of n_mats: by one warp, from the rows before each. */
-__device__ __forceinline__ void count_tiles(int n_mats, int rows, const int *first, int *tiles,
-                                            int lane)
-{
-    int sum = 0;
-    if (lane == 0)
-        tiles[0] = 0;
-    for (int i = 0; i < n_mats; i += 32) {
-        int e = i + lane, n = e < n_mats ? (first[e + 1] - first[e] + rows - 1) / rows : 0;
-        for (int d = 1; d < 32; d *= 2) {
-            int v = __shfl_up_sync(0xffffffffu, n, d);
-            n += lane >= d ? v : 0;
-        }
-        if (e < n_mats)
-            tiles[e + 1] = sum + n;
-        sum += __shfl_sync(0xffffffffu, n, 31);
-    }
 }
 
 /* What the warp that brings things knows of a tile. */
@@ -273,7 +257,8 @@ template <typename S> struct FewSource {
                                                    (uint32_t)t.slab));
             store_unit(stage + S::TILE + 16,
                        make_uint4((uint32_t)place[0].part, (uint32_t)place[0].index,
-                                  (uint32_t)place[1].part, (uint32_t)place[1].index));
+                                  (uint32_t)place[S::SLABS - 1].part,
+                                  (uint32_t)place[S::SLABS - 1].index));
         }
         barrier_expect(stage + S::FULL, have * n * S::RECORD);
 #pragma unroll
@@ -347,12 +332,11 @@ __device__ __forceinline__ void bring(const CudaGemm &g, const Tiles &tiles, int
 
 #endif
 
-template <SlabCodec CODEC>
-__global__ void __launch_bounds__(FewShape<CODEC>::TEAMS *FewShape<CODEC>::THREADS, 1)
+template <SlabCodec CODEC, typename S>
+__global__ void __launch_bounds__(S::TEAMS *S::THREADS, 1)
     few_kernel(const __grid_constant__ CudaGemm g, int stages, bool vectors)
 {
 #ifdef CUDA_SM90A
-    using S = FewShape<CODEC>;
     extern __shared__ __align__(1024) uint8_t shared[];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int team = warp / (S::WARPS + 1), teams = blockDim.x / S::THREADS;
@@ -390,7 +374,10 @@ __global__ void __launch_bounds__(FewShape<CODEC>::TEAMS *FewShape<CODEC>::THREA
         Tile t = {(int)found.x, (int)found.y, (int)found.z, (int)found.w};
         if (t.n == 0)
             break;
-        SlabPlace place[S::SLABS] = {{(int)where.x, (int)where.y}, {(int)where.z, (int)where.w}};
+        SlabPlace place[S::SLABS];
+        place[0] = {(int)where.x, (int)where.y};
+        if (S::SLABS > 1)
+            place[S::SLABS - 1] = {(int)where.z, (int)where.w};
         int have = n_slabs - t.slab;
         if (t.n > 8)
             few_tile<CODEC, S, 16>(g, t, place, have, chunks, ring, warp, lane, vectors);
@@ -400,10 +387,10 @@ __global__ void __launch_bounds__(FewShape<CODEC>::TEAMS *FewShape<CODEC>::THREA
 #endif
 }
 
-template <SlabCodec CODEC> int launch_few(const CudaGemm *g, const SlabLaunch *l, void *stream)
+template <SlabCodec CODEC, typename S>
+int launch_few(const CudaGemm *g, const SlabLaunch *l, void *stream)
 {
-    using S = FewShape<CODEC>;
-    auto kernel = few_kernel<CODEC>;
+    auto kernel = few_kernel<CODEC, S>;
     int fixed = g->first ? 2 * (g->n_mats + 1) * 4 : 0;
     int blocks = l->most_tiles < l->n_sm ? (int)l->most_tiles : l->n_sm;
     int64_t each = (l->most_tiles + l->n_sm - 1) / l->n_sm;

@@ -2,7 +2,7 @@
  * gemm_sm90.cuh.
  * Tile    256 outputs x up to 256 rows a pair: 128 of the outputs a block, a slab a warpgroup. Rows come
  *         by the copy engine in boxes of 32, every other one asked for by either block and sent to
- *         both. Results leave by it, but for those of a box that is not all the tile's.
+ *         both. Results leave by it, but for those of a box that is not all the tile's, and floats.
  * Budget  for 64 inputs the tensor cores take 1024 clocks, in which a block takes 32 KB out of L2 (it
  *         gives about 35 bytes a clock) and 128 KB go through shared memory (128 a clock).
  * Why     rows that threads copy (cp.async) keep the tensor cores waiting, and without the other block's
@@ -153,6 +153,8 @@ __device__ __forceinline__ void store_pair(const CudaGemm &g, const CUtensorMap 
         store_boxes<true>(g, map, t, to, p.first_row + out, acc, f, boxes, group, thread);
     else if (by_boxes && out + outputs <= p.rows)
         store_boxes<false>(g, map, t, to, p.first_row + out, acc, f, boxes, group, thread);
+    else if (plain_floats(g))
+        store_floats<PAIR_ROWS>(g, t, slab, acc, f, thread);
     else {
         if (thread == 0)
             tensor_stores_wait<0>();
@@ -209,7 +211,7 @@ produce_pair(const CudaGemm &g, const CUtensorMap *map, const Tiles &tiles, int 
 
 template <SlabCodec CODEC>
 __global__ void __launch_bounds__(PAIR_THREADS, 1)
-    pair_kernel(const __grid_constant__ CudaGemm g, const __grid_constant__ PairMaps maps,
+    pair_kernel(const __grid_constant__ CudaGemm g, const __grid_constant__ PairMaps maps, int rows,
                 int stages, bool by_boxes)
 {
 #ifdef CUDA_SM90A
@@ -232,11 +234,11 @@ __global__ void __launch_bounds__(PAIR_THREADS, 1)
         barriers_made();
     }
     if (g.first)
-        count_tiles(g, first, row_tiles, PAIR_ROWS, thread, PAIR_THREADS);
+        load_tiles(g, first, row_tiles, rows, thread, PAIR_THREADS);
     cluster_sync();
 
     int n_slabs = slabs_of(g), k_chunks = (g.k + SLAB_K - 1) / SLAB_K, chunks = k_chunks * g.planes;
-    Tiles tiles = {g, first, row_tiles, PAIR_ROWS, (n_slabs + 3) / 4, 4};
+    Tiles tiles = {g, first, row_tiles, rows, (n_slabs + 3) / 4, 4};
     int n_tiles = tiles.count();
     if (warp >= 8) {
         registers_down<40>();
@@ -320,7 +322,7 @@ template <SlabCodec CODEC> int launch_pair(const CudaGemm *g, const SlabLaunch *
     config.stream = (cudaStream_t)stream;
     config.attrs = &pair;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, *g, maps, stages, by_boxes);
+    return cudaLaunchKernelEx(&config, kernel, *g, maps, l->rows, stages, by_boxes);
 }
 
 } // namespace

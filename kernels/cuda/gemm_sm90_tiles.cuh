@@ -63,32 +63,35 @@ struct Tiles {
     }
 };
 
-/* The offsets of Tiles into shared memory, for tiles of so many rows. All threads take part; the caller
+/* Tiles of rows before each matrix, of n_mats: by one warp, from the rows before each. */
+__device__ __forceinline__ void count_tiles(int n_mats, int rows, const int *first, int *tiles,
+                                            int lane)
+{
+    int sum = 0;
+    if (lane == 0)
+        tiles[0] = 0;
+    for (int i = 0; i < n_mats; i += 32) {
+        int e = i + lane, n = e < n_mats ? (first[e + 1] - first[e] + rows - 1) / rows : 0;
+        for (int d = 1; d < 32; d *= 2) {
+            int v = __shfl_up_sync(0xffffffffu, n, d);
+            n += lane >= d ? v : 0;
+        }
+        if (e < n_mats)
+            tiles[e + 1] = sum + n;
+        sum += __shfl_sync(0xffffffffu, n, 31);
+    }
+}
+
+/* What Tiles has of experts into shared memory, for tiles of so many rows. All threads take part; the caller
  * synchronizes. */
-__device__ __forceinline__ void count_tiles(const CudaGemm &g, int *first, int *tiles, int rows,
-                                            int thread, int threads)
+__device__ __forceinline__ void load_tiles(const CudaGemm &g, int *first, int *tiles, int rows,
+                                           int thread, int threads)
 {
     for (int i = thread; i <= g.n_mats; i += threads)
         first[i] = g.first[i];
     __syncthreads();
-    if (thread >= 32)
-        return;
-    int sum = 0;
-    for (int i = 0; i < g.n_mats; i += 32) {
-        int e = i + thread, n = 0;
-        if (e < g.n_mats)
-            n = (first[e + 1] - first[e] + rows - 1) / rows;
-        int upto = n;
-        for (int d = 1; d < 32; d *= 2) {
-            int v = __shfl_up_sync(0xffffffffu, upto, d);
-            upto += thread >= d ? v : 0;
-        }
-        if (e < g.n_mats)
-            tiles[e + 1] = sum + upto;
-        sum += __shfl_sync(0xffffffffu, upto, 31);
-    }
-    if (thread == 0)
-        tiles[0] = 0;
+    if (thread < 32)
+        count_tiles(g.n_mats, rows, first, tiles, thread);
 }
 
 /* Which rows of which part a slab has. */

@@ -26,7 +26,7 @@ static const char *codec_name(SlabCodec c)
 
 static void run(const Linear &l, SlabCodec codec, double copy_bytes)
 {
-    const int rows[] = {1, 8, 32, 128, 512, 2048, 8192};
+    const int rows[] = {1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192};
     std::vector<Bank> banks;
     int64_t bytes = 0;
     while (bytes < (int64_t)256 << 20) {
@@ -35,27 +35,29 @@ static void run(const Linear &l, SlabCodec codec, double copy_bytes)
     }
     printf("%-16s %6d x %5d %-6s", l.name, l.outputs, l.inputs, codec_name(codec));
     for (int n : rows) {
-        if (l.outputs > 100000 && n > 512) {
+        bool head = l.outputs > 100000; /* float32 results */
+        if (head && n > 1024) {
             printf("%18s", "-");
             continue;
         }
-        __nv_bfloat16 *x = device<__nv_bfloat16>((size_t)n * l.inputs),
-                      *y = device<__nv_bfloat16>((size_t)n * l.outputs);
+        __nv_bfloat16 *x = device<__nv_bfloat16>((size_t)n * l.inputs);
+        uint8_t *y = device<uint8_t>((size_t)n * l.outputs * (head ? 4 : 2));
         fill_rows<<<1024, 256>>>(x, (int64_t)n * l.inputs, 9);
         double ms = time_ms(20, [&](int i) {
             CudaGemm g = banks[(size_t)i % banks.size()].gemm();
             g.x = x;
             g.x_stride = l.inputs;
             g.y = y;
+            g.y_float = head;
             g.y_stride = l.outputs;
             g.n_mats = 1;
             g.n_rows = n;
             must(cuda_gemm_launch(&g, nullptr), "product");
         });
-        double of = n <= 128 ? (double)banks[0].bytes / ms * 1e3 / copy_bytes
-                             : 2.0 * n * l.outputs * l.inputs / ms * 1e3 /
-                                   dense_rate(n, l.outputs, l.inputs);
-        printf(" %8.1f us %.3f%c", ms * 1e3, of, n <= 128 ? 'b' : 'f');
+        double of = n <= 64 ? (double)banks[0].bytes / ms * 1e3 / copy_bytes
+                            : 2.0 * n * l.outputs * l.inputs / ms * 1e3 /
+                                  dense_rate(n, l.outputs, l.inputs);
+        printf(" %8.1f us %.3f%c", ms * 1e3, of, n <= 64 ? 'b' : 'f');
         must(cudaFree(x), "free");
         must(cudaFree(y), "free");
     }
@@ -70,7 +72,7 @@ int main(void)
     printf("device copy %.2f TB/s (read and written); b: bytes / copy, f: FLOPs / cuBLASLt's dense "
            "bf16\n",
            copy_bytes * 1e-12);
-    printf("rows: 1, 8, 32, 128, 512, 2048, 8192\n");
+    printf("rows: 1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192\n");
     for (const Linear &l : layers)
         for (SlabCodec codec : {SLAB_BF16, SLAB_MXFP4, SLAB_E4M3})
             run(l, codec, copy_bytes);

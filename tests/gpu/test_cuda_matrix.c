@@ -43,14 +43,24 @@ static const MatmulCase cases[] = {
     {"mxfp4, gate and up", FORMAT_MXFP4, {SCALE_NONE, 0, 0}, {65, 65}, 288, true},
     {"nvfp4, gate and up", FORMAT_NVFP4, {SCALE_NONE, 0, 0}, {33, 33}, 80, true},
     {"bf16, gate and up", FORMAT_BF16, {SCALE_NONE, 0, 0}, {40, 40}, 72, true},
-    /* Enough outputs for the largest tiles, which 270 rows then take, 131 the next and 70 neither. */
+    /* Outputs for pairs of blocks, with tiles of 128 rows for 270 and of all of 131 and 70; of 192 for
+     * 500. */
     {"bf16, wide tiles", FORMAT_BF16, {SCALE_NONE, 0, 0}, {16900, 130}, 136, true},
     {"mxfp4, wide tiles", FORMAT_MXFP4, {SCALE_NONE, 0, 0}, {16900, 130}, 160, true},
     {"nvfp4, wide tiles", FORMAT_NVFP4, {SCALE_NONE, 0, 0}, {16900, 130}, 144, true},
     {"fp8, wide tiles", FORMAT_FP8, {SCALE_NONE, 0, 0}, {16896, 130}, 160, false},
+    {"bf16, 192 rows", FORMAT_BF16, {SCALE_NONE, 0, 0}, {4900, 100}, 136, true},
+    {"mxfp4, 192 rows", FORMAT_MXFP4, {SCALE_NONE, 0, 0}, {5000}, 160, true},
 };
 
-enum { SOME_ROWS = 131, MANY_ROWS = 270, MANY_OUTPUTS = 1000, MOST_OUTPUTS = 16000 };
+enum {
+    SOME_ROWS = 131,
+    MANY_ROWS = 270,
+    MOST_ROWS = 500,
+    MANY_OUTPUTS = 1000,
+    MORE_OUTPUTS = 5000,
+    MOST_OUTPUTS = 16000
+};
 
 /* The double product, and the sum of magnitudes, of every output. */
 static void exact_product(const TestTensor *parts, int n_parts, const float *bias, const float *x,
@@ -85,7 +95,9 @@ static int check_matmul(const MatmulCase *c)
     bool pair = n_parts == 2 && c->rows[0] == c->rows[1];
     Weight *w =
         test_weight(on.cuda, on.dev, pair ? WEIGHT_GATED : WEIGHT_MATMUL, 1, n_parts, parts);
-    int n_rows = outputs > MOST_OUTPUTS ? MANY_ROWS : SOME_ROWS;
+    int n_rows = outputs >= MOST_OUTPUTS   ? MANY_ROWS
+                 : outputs >= MORE_OUTPUTS ? MOST_ROWS
+                                           : SOME_ROWS;
     float *x = cuda_case_floats(n_rows * c->cols, 11), *bias = test_floats(outputs, 12);
     int64_t n_values = n_rows * outputs;
     float *want = test_alloc((size_t)n_values * sizeof *want),
@@ -118,6 +130,15 @@ static int check_matmul(const MatmulCase *c)
         }
         float *piece = cuda_case_read(&on, y_dev, n_values);
         failed += check_bits(c->name, piece, whole, n_values);
+        free(piece);
+        for (int r = 0; r < n_rows; r += pieces[i])
+            cuda_case_must(on.cuda->matmul_float(on.dev, (float *)y_dev + r * outputs,
+                                                 (char *)x_dev + r * c->cols * 2, w, bias_dev,
+                                                 n_rows - r < pieces[i] ? n_rows - r : pieces[i],
+                                                 &e),
+                           &e);
+        piece = cuda_case_read_floats(&on, y_dev, n_values);
+        failed += check_bits(c->name, piece, floats, n_values);
         free(piece);
     }
     on.cuda->release(on.dev, x_dev);
