@@ -1,12 +1,12 @@
 /* dist/exchange_device.c - the exchange between devices, over NCCL; see exchange.h.
  *
- * Everything is queued on the backend's stream: kernels list and pack the rows of a window of
- * tokens, messages go out and come in, the experts' rows are grouped where they have come. So the
- * host knows neither choices nor, while a step is fixed, how many rows there are: then every
- * message holds as many rows as a rank has tokens in the window, and results as if every choice
- * were the same rank's. Else each rank counts at begin what it has for whom in all rounds, the
- * counts are gathered, and the host reads them once a layer, at the first dispatch; what the
- * caller queues in between runs meanwhile.
+ * Everything is queued on the backend's stream: kernels pack the rows of a window of tokens,
+ * messages go out and come in, the experts' rows are grouped where they have come. So the host knows
+ * neither choices nor, while a step is fixed, how many rows there are: then every message holds as
+ * many rows as a rank has tokens in the window, and results as if every choice were the same rank's.
+ * Else each rank counts at begin what it has for whom in all rounds, the counts are gathered, and the
+ * host reads them once a layer, at the first dispatch; what the caller queues in between runs
+ * meanwhile.
  *
  * Own rows stay in the buffer where the model has written them, and received ones lie behind them,
  * message after message, each with its mail at its end. A rank alone only groups. */
@@ -536,7 +536,6 @@ static Status send_rows(DeviceExchange *x, int round, const Window *w, Err *e)
                        exchange_message_bytes((size_t)got, x->travel_bytes, x->top_k), r, false};
         x->base.stats.dispatch_bytes += (int64_t)sent * (int64_t)x->travel_bytes;
     }
-    TRY(x->device->list(x->backend, &spec, e));
     TRY(x->device->pack(x->backend, &spec, e));
     return x->device->link_move(x->backend, x->link, x->moves, n, e);
 }

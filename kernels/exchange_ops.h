@@ -1,5 +1,5 @@
 /* kernels/exchange_ops.h - what dist/exchange_device.c asks of a backend whose memory is not the
- * host's: rows are listed, packed, sent and grouped by expert where they lie.
+ * host's: rows are packed, sent and grouped by expert where they lie.
  *
  * A row's choices are its top_k experts, -1 where there is none. A (row, choice) that has an
  * expert is a pair. Between each two ranks there is a list of rows, in order of token: those that
@@ -31,7 +31,7 @@ enum {
     EXCHANGE_MAX_EXPERTS = 1024,
     EXCHANGE_MAX_TOP_K = 32,
     LINK_ID_BYTES = 128,
-    /* Tokens that one block lists: a window of no more needs no counts. */
+    /* Tokens that one block counts: pack needs no counts of a window of no more. */
     EXCHANGE_BLOCK_TOKENS = 1024,
     EXCHANGE_GROUP_BLOCKS = 128 /* the most that group's counts are for */
 };
@@ -58,15 +58,15 @@ typedef struct WindowSpec {
     const int32_t *owner, *local; /* [n_experts] rank, and number there */
     int n, top_k, n_ranks, rank;
 
-    /* count and list: rows and pairs for each rank, own one included, of each
-     * EXCHANGE_BLOCK_TOKENS: [blocks, n_ranks, 2]; and of all: [n_ranks, 2], which count adds to
-     * and, where there is one block, list sets. */
+    /* count: rows and pairs for each rank, own one included, of each EXCHANGE_BLOCK_TOKENS:
+     * [blocks, n_ranks, 2]; and of all: [n_ranks, 2], which count adds to. pack reads them where
+     * there are several blocks, and else writes what it likes to totals. */
     int32_t *counts, *totals;
 
-    /* list: what each other rank's list holds: [n_ranks, room] tokens of the window, and pairs
-     * before them; and where each pair's result will lie at home. */
-    int32_t *token, *pair;
+    int32_t *token, *pair; /* scratch [n_ranks, room] of pack, for lists */
     int room;
+
+    /* pack: where each pair's result will lie at home. */
     int32_t *slot;         /* [n, top_k]; what has no expert on another rank is left alone */
     int32_t result_row;    /* where the results of the first other rank begin */
     int32_t result_stride; /* from one rank's results to the next's; 0: they follow each other */
@@ -79,7 +79,7 @@ typedef struct WindowSpec {
     int message_rows; /* of every message: rows beyond the list have mail of -1; 0: as listed */
     int most_rows;    /* the longest list, or message_rows: at most room */
 
-    int32_t *mark; /* host memory that the device can write, or NULL: list writes value there */
+    int32_t *mark; /* host memory that the device can write, or NULL: pack writes value there */
     int32_t value;
 } WindowSpec;
 
@@ -155,7 +155,6 @@ typedef struct ExchangeOps {
     Status (*wait_copy)(Backend *b, Link *l, Err *e);
 
     Status (*count)(Backend *b, const WindowSpec *w, Err *e);
-    Status (*list)(Backend *b, const WindowSpec *w, Err *e);
     Status (*pack)(Backend *b, const WindowSpec *w, Err *e);
     Status (*group)(Backend *b, const GroupSpec *g, Err *e);
     Status (*results)(Backend *b, const ResultSpec *r, Err *e);

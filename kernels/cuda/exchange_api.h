@@ -1,5 +1,5 @@
 /* kernels/cuda/exchange_api.h - what the program asks of the plugin for an exchange: NCCL, and the
- * kernels that list, pack and group rows. Like api.h: plain C; every function returns a code, 0
+ * kernels that pack and group rows. Like api.h: plain C; every function returns a code, 0
  * when all is well, and what it queues goes to the stream. */
 #ifndef MB_KERNELS_CUDA_EXCHANGE_API_H
 #define MB_KERNELS_CUDA_EXCHANGE_API_H
@@ -21,7 +21,6 @@ typedef struct CudaExchangeApi {
     /* Of CUDA: codes are cudaError_t. */
     int (*clear)(void *dst, size_t bytes, void *stream);
     int (*count)(const WindowSpec *w, void *stream);
-    int (*list)(const WindowSpec *w, void *stream);
     int (*pack)(const WindowSpec *w, void *stream);
     int (*group)(const GroupSpec *g, void *stream);
     int (*results)(const ResultSpec *r, void *stream);
@@ -32,7 +31,6 @@ extern "C" {
 #endif
 /* Of the .cu files, for the table in nccl.cu. */
 int cuda_count_launch(const WindowSpec *w, void *stream);
-int cuda_list_launch(const WindowSpec *w, void *stream);
 int cuda_pack_launch(const WindowSpec *w, void *stream);
 int cuda_group_launch(const GroupSpec *g, void *stream);
 int cuda_results_launch(const ResultSpec *r, void *stream);

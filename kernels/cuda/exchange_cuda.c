@@ -106,11 +106,6 @@ static Status count(Backend *b, const WindowSpec *w, Err *e)
     return cuda_status(b, b->exchange->count(w, b->stream), "counting rows", e);
 }
 
-static Status list(Backend *b, const WindowSpec *w, Err *e)
-{
-    return cuda_status(b, b->exchange->list(w, b->stream), "listing rows", e);
-}
-
 static Status pack(Backend *b, const WindowSpec *w, Err *e)
 {
     return cuda_status(b, b->exchange->pack(w, b->stream), "packing rows", e);
@@ -140,7 +135,6 @@ const ExchangeOps cuda_exchange = {
     .copy = copy,
     .wait_copy = wait_copy,
     .count = count,
-    .list = list,
     .pack = pack,
     .group = group,
     .results = results,

@@ -1,13 +1,15 @@
 /* kernels/cuda/group.cu - sorts the rows' choices by expert, so that each expert finds its rows
  * together (kernels/exchange_ops.h, group).
  * Tile    256 threads; a block has a run of choices, each of its warps an eighth of it. Up to
- *         BLOCK_CHOICES choices are one block and one launch; else there is a launch that counts,
- *         and every block of the second adds up what blocks before it have.
+ *         BLOCK_CHOICES choices are one block and one launch, whose threads keep what they read; else
+ *         there is a launch that counts, and every block of the second adds up what blocks before it
+ *         have.
  * Budget  8 bytes read and 8 written per choice, and blocks^2 * experts * 4 bytes of counts out of
  *         L2: 32k tokens, top 8 of 128 experts: 4 MB and 8 MB. For a few tokens one launch decides.
  * Why     atomics only count; the order is that of blocks, warps and lanes, which is the order of
  *         (list, row, choice), so results lie at the same places in every run. */
 #include "kernels/cuda/exchange_api.h"
+#include "kernels/cuda/launch.cuh"
 
 #include <cuda_runtime.h>
 
@@ -91,8 +93,11 @@ __device__ void scan(int32_t *sum, int n, int32_t *all)
     __syncthreads();
 }
 
-/* A run is a multiple of THREADS. */
-__global__ void place_kernel(const __grid_constant__ GroupSpec g, int n, int run)
+/* A run is a multiple of THREADS. KEPT: choices of a lane at most, where one block has all; 0: there
+ * are several. */
+template <int KEPT>
+__global__ void __launch_bounds__(THREADS)
+    place_kernel(const __grid_constant__ GroupSpec g, int n, int run)
 {
     extern __shared__ int32_t memory[];
     __shared__ int32_t all; /* pairs */
@@ -104,20 +109,35 @@ __global__ void place_kernel(const __grid_constant__ GroupSpec g, int n, int run
         next[i] = 0;
     __syncthreads();
     int part = run / WARPS, begin = (int)blockIdx.x * run + warp * part, end = min(n, begin + part);
-    for (int at = begin + lane; at < end; at += 32) {
-        int32_t expert = choice_at(g, at).expert;
-        if (expert >= 0)
-            atomicAdd(&mine[expert], 1);
+    Choice kept[KEPT > 0 ? KEPT : 1];
+    launch_wait();
+    if (KEPT > 0) {
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) {
+            kept[i] = {-1, 0, nullptr};
+            if (begin + 32 * i + lane < end)
+                kept[i] = choice_at(g, begin + 32 * i + lane);
+        }
+#pragma unroll
+        for (int i = 0; i < KEPT; i++)
+            if (kept[i].expert >= 0)
+                atomicAdd(&mine[kept[i].expert], 1);
+    } else {
+        for (int at = begin + lane; at < end; at += 32) {
+            int32_t expert = choice_at(g, at).expert;
+            if (expert >= 0)
+                atomicAdd(&mine[expert], 1);
+        }
     }
     __syncthreads();
 
     int32_t before[4] = {0, 0, 0, 0}; /* of this thread's experts, in blocks before this one */
     for (int k = 0, i = threadIdx.x; i < n_local; i += THREADS, k++) {
         int32_t total = 0;
-        if (gridDim.x == 1)
+        if (KEPT > 0)
             for (int w = 0; w < WARPS; w++)
                 total += next[w * n_local + i];
-        for (unsigned b = 0; gridDim.x > 1 && b < gridDim.x; b++) {
+        for (unsigned b = 0; KEPT == 0 && b < gridDim.x; b++) {
             int32_t count = g.counts[(int64_t)b * n_local + i];
             before[k] += b < blockIdx.x ? count : 0;
             total += count;
@@ -127,7 +147,7 @@ __global__ void place_kernel(const __grid_constant__ GroupSpec g, int n, int run
     __syncthreads();
     scan(first, n_local, &all);
     for (int k = 0, i = threadIdx.x; i < n_local; i += THREADS, k++) {
-        int32_t at = first[i] + before[k];
+        int32_t at = first[i] + (KEPT > 0 ? 0 : before[k]);
         if (blockIdx.x == 0)
             g.first[i] = first[i];
         for (int w = 0; w < WARPS; w++) {
@@ -140,22 +160,33 @@ __global__ void place_kernel(const __grid_constant__ GroupSpec g, int n, int run
         g.first[n_local] = all;
     __syncthreads();
 
-    for (int at = begin; at < begin + part; at += 32) { /* all lanes, also beyond the end */
-        Choice c = {-1, 0, nullptr};
-        if (at + lane < end)
-            c = choice_at(g, at + lane);
-        unsigned same = __match_any_sync(0xffffffffu, c.expert);
-        int32_t pair = -1;
-        if (c.expert >= 0) {
-            pair = mine[c.expert] + __popc(same & ((1u << lane) - 1));
-            g.row_of[pair] = c.row;
+    auto place =
+        [&](const Choice &c) { /* by all lanes, also those beyond the end */
+                               unsigned same = __match_any_sync(0xffffffffu, c.expert);
+                               int32_t pair = -1;
+                               if (c.expert >= 0) {
+                                   pair = mine[c.expert] + __popc(same & ((1u << lane) - 1));
+                                   g.row_of[pair] = c.row;
+                               }
+                               if (c.place)
+                                   *c.place = pair;
+                               __syncwarp();
+                               if (c.expert >= 0 && (same >> lane) == 1) /* the last of its kind */
+                                   mine[c.expert] = pair + 1;
+                               __syncwarp();
+        };
+    if (KEPT > 0) {
+#pragma unroll
+        for (int i = 0; i < KEPT; i++)
+            if (begin + 32 * i < end)
+                place(kept[i]);
+    } else {
+        for (int at = begin; at < begin + part; at += 32) {
+            Choice c = {-1, 0, nullptr};
+            if (at + lane < end)
+                c = choice_at(g, at + lane);
+            place(c);
         }
-        if (c.place)
-            *c.place = pair;
-        __syncwarp();
-        if (c.expert >= 0 && (same >> lane) == 1) /* the last of its kind */
-            mine[c.expert] = pair + 1;
-        __syncwarp();
     }
 }
 
@@ -165,7 +196,6 @@ int cuda_group_launch(const GroupSpec *g, void *stream)
 {
     const ChoiceRows *last = &g->list[g->n_lists - 1];
     int n = (last->at + last->n) * g->top_k, run = BLOCK_CHOICES;
-    cudaStream_t s = (cudaStream_t)stream;
     if (n > BLOCK_CHOICES) {
         run = (n + EXCHANGE_GROUP_BLOCKS - 1) / EXCHANGE_GROUP_BLOCKS;
         run = (run + THREADS - 1) / THREADS * THREADS;
@@ -173,9 +203,13 @@ int cuda_group_launch(const GroupSpec *g, void *stream)
         run = n > THREADS ? (n + THREADS - 1) / THREADS * THREADS : THREADS;
     }
     int blocks = n > 0 ? (n + run - 1) / run : 1;
-    size_t counts = (size_t)g->n_local * sizeof(int32_t);
-    if (blocks > 1)
-        count_kernel<<<blocks, THREADS, counts, s>>>(*g, n, run);
-    place_kernel<<<blocks, THREADS, (WARPS + 1) * counts, s>>>(*g, n, run);
+    size_t counts = (size_t)g->n_local * sizeof(int32_t), all = (WARPS + 1) * counts;
+    if (n <= THREADS)
+        return launch_early(place_kernel<1>, 1, THREADS, all, stream, *g, n, run);
+    if (n <= BLOCK_CHOICES)
+        return launch_early(place_kernel<BLOCK_CHOICES / THREADS>, 1, THREADS, all, stream, *g, n,
+                            run);
+    count_kernel<<<blocks, THREADS, counts, (cudaStream_t)stream>>>(*g, n, run);
+    place_kernel<0><<<blocks, THREADS, all, (cudaStream_t)stream>>>(*g, n, run);
     return cudaGetLastError();
 }

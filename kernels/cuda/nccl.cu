@@ -93,7 +93,6 @@ extern "C" const CudaExchangeApi cuda_exchange_api = {
     nccl_close,
     clear,
     cuda_count_launch,
-    cuda_list_launch,
     cuda_pack_launch,
     cuda_group_launch,
     cuda_results_launch,

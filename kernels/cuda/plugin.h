@@ -11,7 +11,7 @@
 
 /* Goes up with every change of PluginInfo or of what it points to. The first field of PluginInfo
  * stays what it is, so that a program can refuse a plugin of another version. */
-enum { PLUGIN_ABI = 10 };
+enum { PLUGIN_ABI = 11 };
 
 typedef struct PluginDevice {
     char name[256];

@@ -27,7 +27,7 @@ void exchange_ref_count(const WindowSpec *w)
         }
 }
 
-void exchange_ref_list(const WindowSpec *w)
+static void list_rows(const WindowSpec *w)
 {
     int32_t home = w->result_row;
     if (w->mark)
@@ -61,6 +61,7 @@ void exchange_ref_list(const WindowSpec *w)
 void exchange_ref_pack(const WindowSpec *w)
 {
     size_t ints = (size_t)exchange_mail_ints(w->top_k), k = (size_t)w->top_k;
+    list_rows(w);
     for (int to = 0; to < w->n_ranks - 1; to++) {
         int r = to < w->rank ? to : to + 1, listed = w->totals[2 * r];
         int rows = w->message_rows > 0 ? w->message_rows : listed;

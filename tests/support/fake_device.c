@@ -167,12 +167,6 @@ static Status count(Backend *b, const WindowSpec *w, Err *e)
     return wait_done(b, e);
 }
 
-static Status list(Backend *b, const WindowSpec *w, Err *e)
-{
-    exchange_ref_list(w);
-    return wait_done(b, e);
-}
-
 static Status pack(Backend *b, const WindowSpec *w, Err *e)
 {
     exchange_ref_pack(w);
@@ -205,7 +199,6 @@ static const ExchangeOps exchange = {
     .copy = copy,
     .wait_copy = wait_copy,
     .count = count,
-    .list = list,
     .pack = pack,
     .group = group,
     .results = results,
