@@ -1,9 +1,9 @@
 /* kernels/cuda/group.cu - sorts the rows' choices by expert, so that each expert finds its rows
  * together (kernels/exchange_ops.h, group).
- * Tile    256 threads; a block has a run of choices, each of its warps an eighth of it. Up to
- *         BLOCK_CHOICES choices are one block and one launch, whose threads keep what they read; else
- *         there is a launch that counts, and every block of the second adds up what blocks before it
- *         have.
+ * Tile    256 threads, or 1024; a block has a run of choices, each of its warps a part of it. Up to
+ *         four choices for each of 1024 threads are one block and one launch, whose threads keep what
+ *         they read; else there is a launch that counts, and every block of the second adds up what
+ *         blocks before it have.
  * Budget  8 bytes read and 8 written per choice, and blocks^2 * experts * 4 bytes of counts out of
  *         L2: 32k tokens, top 8 of 128 experts: 4 MB and 8 MB. For a few tokens one launch decides.
  * Why     atomics only count; the order is that of blocks, warps and lanes, which is the order of
@@ -16,8 +16,9 @@
 namespace
 {
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, BLOCK_CHOICES = 1024;
-static_assert(EXCHANGE_MAX_EXPERTS <= 4 * THREADS, "the scan gives each thread four experts");
+constexpr int BLOCK = 256, LARGE_BLOCK = 1024;    /* threads */
+constexpr size_t SHARED_BYTES = (48 << 10) - 256; /* unasked; the rest is for static ones */
+static_assert(EXCHANGE_MAX_EXPERTS <= 4 * BLOCK, "the scan gives each thread four experts");
 
 struct Choice {
     int32_t expert; /* here; -1: none */
@@ -50,24 +51,25 @@ __device__ Choice choice_at(const GroupSpec &g, int at)
 __global__ void count_kernel(const __grid_constant__ GroupSpec g, int n, int run)
 {
     extern __shared__ int32_t memory[];
-    for (int i = threadIdx.x; i < g.n_local; i += THREADS)
+    for (int i = threadIdx.x; i < g.n_local; i += BLOCK)
         memory[i] = 0;
     __syncthreads();
+    launch_wait();
     int first = (int)blockIdx.x * run, end = min(n, first + run);
-    for (int at = first + (int)threadIdx.x; at < end; at += THREADS) {
+    for (int at = first + (int)threadIdx.x; at < end; at += BLOCK) {
         int32_t expert = choice_at(g, at).expert;
         if (expert >= 0)
             atomicAdd(&memory[expert], 1);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < g.n_local; i += THREADS)
+    for (int i = threadIdx.x; i < g.n_local; i += BLOCK)
         g.counts[(int64_t)blockIdx.x * g.n_local + i] = memory[i];
 }
 
 /* sum[i] becomes the sum of all before it, *all that of all n. */
-__device__ void scan(int32_t *sum, int n, int32_t *all)
+template <int THREADS> __device__ void scan(int32_t *sum, int n, int32_t *all)
 {
-    __shared__ int32_t warp_sum[WARPS];
+    __shared__ int32_t warp_sum[THREADS / 32];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = (int)threadIdx.x * 4;
     int32_t own[4], total = 0;
     for (int i = 0; i < 4; i++) {
@@ -93,12 +95,18 @@ __device__ void scan(int32_t *sum, int n, int32_t *all)
     __syncthreads();
 }
 
+size_t place_bytes(int n_local, int threads) /* of shared memory */
+{
+    return (size_t)(threads / 32 + 1) * (size_t)n_local * sizeof(int32_t);
+}
+
 /* A run is a multiple of THREADS. KEPT: choices of a lane at most, where one block has all; 0: there
  * are several. */
-template <int KEPT>
+template <int THREADS, int KEPT>
 __global__ void __launch_bounds__(THREADS)
     place_kernel(const __grid_constant__ GroupSpec g, int n, int run)
 {
+    constexpr int WARPS = THREADS / 32;
     extern __shared__ int32_t memory[];
     __shared__ int32_t all; /* pairs */
     int n_local = g.n_local, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -145,7 +153,7 @@ __global__ void __launch_bounds__(THREADS)
         first[i] = total;
     }
     __syncthreads();
-    scan(first, n_local, &all);
+    scan<THREADS>(first, n_local, &all);
     for (int k = 0, i = threadIdx.x; i < n_local; i += THREADS, k++) {
         int32_t at = first[i] + (KEPT > 0 ? 0 : before[k]);
         if (blockIdx.x == 0)
@@ -195,21 +203,22 @@ __global__ void __launch_bounds__(THREADS)
 int cuda_group_launch(const GroupSpec *g, void *stream)
 {
     const ChoiceRows *last = &g->list[g->n_lists - 1];
-    int n = (last->at + last->n) * g->top_k, run = BLOCK_CHOICES;
-    if (n > BLOCK_CHOICES) {
-        run = (n + EXCHANGE_GROUP_BLOCKS - 1) / EXCHANGE_GROUP_BLOCKS;
-        run = (run + THREADS - 1) / THREADS * THREADS;
-    } else {
-        run = n > THREADS ? (n + THREADS - 1) / THREADS * THREADS : THREADS;
-    }
-    int blocks = n > 0 ? (n + run - 1) / run : 1;
-    size_t counts = (size_t)g->n_local * sizeof(int32_t), all = (WARPS + 1) * counts;
-    if (n <= THREADS)
-        return launch_early(place_kernel<1>, 1, THREADS, all, stream, *g, n, run);
-    if (n <= BLOCK_CHOICES)
-        return launch_early(place_kernel<BLOCK_CHOICES / THREADS>, 1, THREADS, all, stream, *g, n,
-                            run);
-    count_kernel<<<blocks, THREADS, counts, (cudaStream_t)stream>>>(*g, n, run);
-    place_kernel<0><<<blocks, THREADS, all, (cudaStream_t)stream>>>(*g, n, run);
-    return cudaGetLastError();
+    int n = (last->at + last->n) * g->top_k;
+    size_t small = place_bytes(g->n_local, BLOCK), large = place_bytes(g->n_local, LARGE_BLOCK);
+    auto round_up = [](int v, int to) { return (v + to - 1) / to * to; };
+    if (n <= BLOCK)
+        return launch_early(place_kernel<BLOCK, 1>, 1, BLOCK, small, stream, *g, n, BLOCK);
+    if (n <= 4 * BLOCK)
+        return launch_early(place_kernel<BLOCK, 4>, 1, BLOCK, small, stream, *g, n,
+                            round_up(n, BLOCK));
+    if (n <= 4 * LARGE_BLOCK && large <= SHARED_BYTES)
+        return launch_early(place_kernel<LARGE_BLOCK, 4>, 1, LARGE_BLOCK, large, stream, *g, n,
+                            round_up(n, LARGE_BLOCK));
+    int run = round_up((n + EXCHANGE_GROUP_BLOCKS - 1) / EXCHANGE_GROUP_BLOCKS, BLOCK);
+    int blocks = (n + run - 1) / run;
+    cudaError_t err = launch_early(count_kernel, (unsigned)blocks, BLOCK,
+                                   (size_t)g->n_local * sizeof(int32_t), stream, *g, n, run);
+    return err != cudaSuccess ? err
+                              : launch_early(place_kernel<BLOCK, 0>, (unsigned)blocks, BLOCK, small,
+                                             stream, *g, n, run);
 }

@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(TOKENS) list_kernel(const WindowSpec w)
     bool there = token < w.n;
     const int32_t *choice = w.expert + (int64_t)(there ? token : 0) * w.top_k;
     write_mark(w.mark, w.value);
+    launch_wait();
     for (int rank = 0; rank < w.n_ranks; rank++) {
         uint32_t sum = warp_upto(rows_and_pairs(there ? pairs_on(w, choice, rank) : 0));
         if (lane == 31)
@@ -179,6 +180,7 @@ __device__ void copy_row(void *to, const void *from, size_t bytes)
 __global__ void __launch_bounds__(COPY_THREADS) pack_kernel(const WindowSpec w)
 {
     int to = (int)blockIdx.y, rank = to < w.rank ? to : to + 1, row = (int)blockIdx.x;
+    launch_wait();
     int listed = w.totals[2 * rank], rows = w.message_rows > 0 ? w.message_rows : listed;
     if (row >= rows)
         return;
@@ -307,11 +309,11 @@ int cuda_pack_launch(const WindowSpec *w, void *stream)
         return launch_early(pack_few_kernel, dim3(rows > 0 ? (unsigned)rows : 1, others),
                             FEW_TOKENS, 0, stream, *w);
     }
-    list_kernel<<<blocks_for(w->n), TOKENS, 0, (cudaStream_t)stream>>>(*w);
-    if (w->most_rows > 0)
-        pack_kernel<<<dim3((unsigned)w->most_rows, others), COPY_THREADS, 0,
-                      (cudaStream_t)stream>>>(*w);
-    return cudaGetLastError();
+    cudaError_t err = launch_early(list_kernel, (unsigned)blocks_for(w->n), TOKENS, 0, stream, *w);
+    if (err != cudaSuccess || w->most_rows == 0)
+        return err;
+    return launch_early(pack_kernel, dim3((unsigned)w->most_rows, others), COPY_THREADS, 0, stream,
+                        *w);
 }
 
 int cuda_results_launch(const ResultSpec *r, void *stream)
