@@ -1,5 +1,5 @@
 /* kernels/cuda/device.cuh - the codes of weights, scales and rows on the device, one function each,
- * and sums over a block in a fixed order. */
+ * sums over a warp in a fixed order, and what launches ask the device. */
 #ifndef MB_KERNELS_CUDA_DEVICE_CUH
 #define MB_KERNELS_CUDA_DEVICE_CUH
 
@@ -86,6 +86,23 @@ static __device__ __forceinline__ float warp_max(float v)
 static inline unsigned blocks_of(int64_t n, int each)
 {
     return (unsigned)((n + each - 1) / each);
+}
+
+/* What is never 0; asks once a process, which has one device. */
+template <cudaDeviceAttr WHAT> static inline cudaError_t device_attribute(int *value)
+{
+    static int known = 0;
+    int device = 0;
+    cudaError_t err = known != 0 ? cudaSuccess : cudaGetDevice(&device);
+    if (err == cudaSuccess && known == 0)
+        err = cudaDeviceGetAttribute(&known, WHAT, device);
+    *value = known;
+    return err;
+}
+
+static inline cudaError_t count_multiprocessors(int *n)
+{
+    return device_attribute<cudaDevAttrMultiProcessorCount>(n);
 }
 
 /* Lets launches of a kernel have so many bytes of shared memory: asks once a process, which has one

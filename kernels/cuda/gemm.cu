@@ -398,18 +398,12 @@ void choose_shape(SlabLaunch *l, const CudaGemm *g, int64_t each, int n_sm, F ti
 
 int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
 {
-    static int n_sm = 0, shared_bytes = 0; /* once a process, which has one device */
-    if (n_sm == 0) {
-        int device = 0;
-        cudaError_t err = cudaGetDevice(&device);
-        if (err == cudaSuccess)
-            err = cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                         device);
-        if (err == cudaSuccess)
-            err = cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, device);
-        if (err != cudaSuccess)
-            return err;
-    }
+    int n_sm, shared_bytes;
+    cudaError_t err = count_multiprocessors(&n_sm);
+    if (err == cudaSuccess)
+        err = device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>(&shared_bytes);
+    if (err != cudaSuccess)
+        return err;
     if (!vectors || g->k % 8 != 0) /* what the bank was laid out for */
         return cudaErrorInvalidValue;
     int64_t slabs = 0, most = g->first && g->n_mats > g->n_rows ? g->n_rows : g->n_mats;
@@ -430,7 +424,7 @@ int launch_slabs(const CudaGemm *g, bool vectors, void *stream)
         l.vectors = l.vectors && g->part[i].first_row % 8 == 0 && g->part[i].rows % 8 == 0;
     CudaGemm together = *g;
     if (l.shape == SLAB_PAIR && g->x_row) {
-        cudaError_t err = gather_rows(&together, n_sm, stream);
+        err = gather_rows(&together, n_sm, stream);
         if (err != cudaSuccess)
             return err;
         g = &together;

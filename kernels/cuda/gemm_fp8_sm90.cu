@@ -487,18 +487,12 @@ int tiles_of(const CudaFp8Gemm &g, int outs)
 int cuda_fp8_gemm_launch(const CudaFp8Gemm *from, void *stream)
 {
     CudaFp8Gemm g = *from;
-    static int n_blocks;
+    int n_blocks;
     if (!cuda_has_sm90a())
         return cudaErrorNotSupported;
-    if (n_blocks == 0) {
-        int device, n;
-        cudaError_t err = cudaGetDevice(&device);
-        if (err == cudaSuccess)
-            err = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-        if (err != cudaSuccess)
-            return err;
-        n_blocks = n;
-    }
+    cudaError_t err = count_multiprocessors(&n_blocks);
+    if (err != cudaSuccess)
+        return err;
     if (g.n_rows == 0)
         return cudaSuccess;
     if (g.n_mats > MOST_MATS)
