@@ -1,12 +1,16 @@
 /* kernels/cuda/latent_sm90.cu - latent queries of a row against the latents of its sequence by wgmma.
- * Tile    a row and 64 heads per block of two warpgroups, and a third that feeds them with pages. The
- *         first makes scores and weights; each then sums half of the latent lanes. A grid fills the
- *         device and takes rows, or their splits, round by round.
+ * Tile    a row and 64 heads per block of two warpgroups, and a third that feeds them with pages: by the
+ *         copy engine, or, where they are codes, by its own instructions, which decode a page out of
+ *         registers while the next one comes to them from memory. The first makes scores and weights;
+ *         each then sums half of the latent lanes. A grid fills the device and takes rows, or their
+ *         splits, round by round.
  * Budget  a page of 64 latents of 512 and 64 lanes is 72 KiB and, for 64 heads, 8.9 Mflop: 2200 clocks of
- *         the matrix unit, 4000 of a multiprocessor's share of memory. From 64 heads on both count.
+ *         the matrix unit, 4000 of a multiprocessor's share of memory. From 64 heads on both count. Of
+ *         codes it is 40 KiB, 2200 clocks, and 1200 of the four warps that decode it.
  * Why     keys and values are one row, which rests in shared memory once: read by rows for scores and by
- *         columns for sums. Weights cross between groups as the registers they are. Order and rounding
- *         are those of attention.cu. */
+ *         columns for sums. Weights cross between groups as the registers they are. Two tiles of bf16
+ *         and the queries fill shared memory, so codes never rest there. Order and rounding are those
+ *         of attention.cu. */
 #include "kernels/cuda/latent_sm90.h"
 
 #include "kernels/cuda/mma.cuh"
@@ -17,14 +21,15 @@ namespace
 {
 
 constexpr int HEADS = 64, ROWS = 256, THREADS = ROWS + 128, BLOCK = KV_PAGE * 128, HALF = 4;
+constexpr int MOST_BLOCKS = 2 * HALF, PLACES = 2; /* of latent lanes; of pages */
 constexpr int SPLIT_PAGES = CUDA_SPLIT / KV_PAGE, STATE_FLOATS = ROWS * (HALF * 32 + 4);
 constexpr uint32_t ONES = 0x3f803f80u; /* two of bf16 */
 enum { TAKEN = 1, SENT, ALL_ROWS }; /* barriers; SENT: of the message; TAKEN: its place is free */
 
 struct Params {
     CudaLatentAttention a;
-    int columns; /* blocks of HEADS heads */
-    int n_buffers, buffer_bytes;
+    int columns;    /* blocks of HEADS heads */
+    int tile_bytes; /* of a page in bf16, or of the queries */
 };
 
 struct Job {
@@ -76,31 +81,201 @@ __device__ __forceinline__ bool find_job(const Params &p, int &k, Job &j)
     return false;
 }
 
-/* By one warp: pages into their places, job after job. */
-__device__ __forceinline__ void feed(const Params &p, uint32_t buffers, uint32_t full)
+/* A page of a job, and how many of its positions the job's row sees. */
+struct Piece {
+    int page, n_keys; /* page -1: there is none */
+};
+
+/* The pages of a block's jobs, one after the other, for a whole warp. */
+struct Walk {
+    Job j;
+    int k, page;
+    int number; /* of a page: lane i has that of a multiple of 32, and i more */
+
+    __device__ __forceinline__ void begin()
+    {
+        k = page = 0;
+        j.last = -1;
+    }
+
+    __device__ __forceinline__ Piece next(const Params &p)
+    {
+        bool first = page > j.last;
+        if (first) {
+            if (!find_job(p, k, j))
+                return {-1, 0};
+            k++;
+            page = j.first;
+        }
+        if (first || page % 32 == 0) {
+            int at = page / 32 * 32 + threadIdx.x % 32;
+            number = at >= page && at <= j.last ? j.pages[at] : 0;
+        }
+        Piece piece = {__shfl_sync(0xffffffffu, number, page % 32),
+                       min(j.pos + 1 - page * KV_PAGE, (int)KV_PAGE)};
+        page++;
+        return piece;
+    }
+};
+
+/* Places of pages in shared memory, and the barriers that tell which of them are full, and which have
+ * been read. */
+struct Places {
+    uint32_t at, full, empty;
+    int place = 0;
+    uint32_t parity = 0;
+
+    __device__ __forceinline__ uint32_t here(const Params &p) const
+    {
+        return at + place * p.tile_bytes;
+    }
+
+    __device__ __forceinline__ void next()
+    {
+        place ^= 1;
+        parity ^= place == 0;
+    }
+
+    __device__ __forceinline__ void wait_full() const
+    {
+        barrier_wait(full + 8 * place, parity);
+    }
+
+    __device__ __forceinline__ void wait_empty() const
+    {
+        barrier_wait(empty + 8 * place, parity ^ 1);
+        __syncwarp(); /* before one lane fills it, and others may empty it again */
+    }
+};
+
+__device__ __forceinline__ const uint8_t *page_at(const CudaLatents &c, int page)
+{
+    return (const uint8_t *)c.pool + page * c.page_bytes;
+}
+
+/* By one warp: pages of bf16 into their places, job after job. */
+__device__ __forceinline__ void feed(const Params &p, Places to)
 {
     const CudaLatents &c = p.a.cache;
-    Job j;
-    int place = 0, round = 0, lane = threadIdx.x % 32;
-    for (int k = 0; find_job(p, k, j); k++) {
-        int number = 0;
-        for (int page = j.first; page <= j.last; page++) {
-            if (page == j.first || page % 32 == 0) {
-                int at = page / 32 * 32 + lane;
-                number = at >= page && at <= j.last ? j.pages[at] : 0;
-            }
-            const uint8_t *from = (const uint8_t *)c.pool +
-                                  __shfl_sync(0xffffffffu, number, page % 32) * c.page_bytes;
-            if (round > 0)
-                barrier_wait(full + 8 * (p.n_buffers + place), (round - 1) & 1);
-            load_bytes(buffers + place * p.buffer_bytes, from, (uint32_t)c.page_bytes,
-                       full + 8 * place);
-            if (++place == p.n_buffers) {
-                place = 0;
-                round++;
-            }
+    Walk walk;
+    walk.begin();
+    for (;; to.next()) {
+        Piece piece = walk.next(p);
+        if (piece.page < 0)
+            return;
+        to.wait_empty();
+        load_bytes(to.here(p), page_at(c, piece.page), (uint32_t)c.page_bytes,
+                   to.full + 8 * to.place);
+    }
+}
+
+/* What is read once, or by few blocks at the same time. */
+__device__ __forceinline__ uint4 load_once(const uint8_t *from)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+    return v;
+}
+
+/* A thread's codes of a page: a unit of each block in two rows, 32 apart. Of eight lanes of a warp four have
+ * a row and four the next, so that what they store lies in different banks. */
+struct Codes {
+    uint4 w[2][MOST_BLOCKS];
+    int n_blocks, row_bytes;
+    int at, over; /* in a page: the first unit, and how much further even blocks' are exchanged */
+    uint32_t to;  /* in a tile: the first of its two units */
+
+    __device__ __forceinline__ void begin(int latent_blocks)
+    {
+        int row = threadIdx.x % 128 / 4, u = threadIdx.x % 4;
+        int by = unit_exchange(4 * latent_blocks, row); /* and of the row 32 further */
+        n_blocks = latent_blocks;
+        row_bytes = 64 * latent_blocks;
+        at = row * row_bytes + ((u ^ by) & 3) * UNIT_BYTES;
+        over = (by & 4) * UNIT_BYTES;
+        to = row * 128 + ((2 * u ^ row) & 7) * UNIT_BYTES;
+    }
+
+    /* from: the first unit of the thread's row i. The exchange takes a unit to the next block, or
+     * that of an odd block to the one before. */
+    __device__ __forceinline__ void load(int i, int b, const uint8_t *from)
+    {
+        w[i][b] = load_once(from + (b % 2 ? -over : over) + b * 64);
+    }
+
+    __device__ __forceinline__ void store(int i, int b, uint32_t tile) const
+    {
+        const uint4 &v = w[i][b];
+        uint32_t even = tile + to, odd = even ^ UNIT_BYTES;
+        int further = b * BLOCK + i * 32 * 128;
+        store_unit(even + further, make_uint4(even_from_e4m3(v.x), even_from_e4m3(v.y),
+                                              even_from_e4m3(v.z), even_from_e4m3(v.w)));
+        store_unit(odd + further, make_uint4(odd_from_e4m3(v.x), odd_from_e4m3(v.y),
+                                             odd_from_e4m3(v.z), odd_from_e4m3(v.w)));
+    }
+
+    /* Loads a page; STORE: into the registers of the one that goes to the tile meanwhile. */
+    template <bool STORE> __device__ __forceinline__ void pass(uint32_t tile, const uint8_t *page)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint8_t *from = page + at + i * 32 * row_bytes;
+#pragma unroll
+            for (int b = 0; b < MOST_BLOCKS; b++)
+                if (b < n_blocks) {
+                    if (STORE)
+                        store(i, b, tile);
+                    load(i, b, from);
+                }
         }
     }
+
+    /* Rows behind n_keys become zeros. */
+    __device__ __forceinline__ void clear(int n_keys)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if ((int)threadIdx.x % 128 / 4 + i * 32 >= n_keys)
+#pragma unroll
+                for (int b = 0; b < MOST_BLOCKS; b++)
+                    w[i][b] = make_uint4(0, 0, 0, 0);
+    }
+};
+
+/* By the four warps of the third group: pages of codes into their places as bf16, rope lanes by the copy
+ * engine. A page's codes are asked for while those of the page before are decoded, whose registers
+ * they take, so memory has the time of a whole page to bring them. */
+__device__ __forceinline__ void feed_codes(const Params &p, Places to)
+{
+    const CudaLatents &c = p.a.cache;
+    Piece here = {-1, 0}, next = {-1, 0};
+    Codes codes;
+    Walk walk;
+    codes.begin(c.latent_blocks);
+    walk.begin();
+    do {
+        if (here.page >= 0) {
+            uint32_t tile = to.here(p), full = to.full + 8 * to.place;
+            if (here.n_keys < KV_PAGE)
+                codes.clear(here.n_keys);
+            to.wait_empty();
+            if (threadIdx.x / 32 == ROWS / 32)
+                load_bytes(tile + c.latent_blocks * BLOCK,
+                           page_at(c, here.page) + c.latent_blocks * (BLOCK / 2), BLOCK, full);
+            codes.pass<true>(tile, page_at(c, next.page >= 0 ? next.page : here.page));
+            proxy_fence();
+            __syncwarp();
+            if (threadIdx.x % 32 == 0)
+                barrier_arrive(full);
+            to.next();
+        } else if (next.page >= 0) {
+            codes.pass<false>(0, page_at(c, next.page));
+        }
+        here = next;
+        next = walk.next(p);
+    } while (here.page >= 0 || next.page >= 0);
 }
 
 /* What a thread has of 16 heads of its warp and of half of the latent lanes. */
@@ -191,29 +366,6 @@ __device__ __forceinline__ void load_queries(const Params &p, const Job &j, uint
     }
 }
 
-/* A page of codes, and rope lanes behind them, as blocks of bf16; rows behind n_keys become zeros. */
-__device__ __forceinline__ void decode(const CudaLatents &c, uint32_t to, const uint8_t *from,
-                                       int n_keys)
-{
-    int runs = 4 * c.latent_blocks, units = 2 * runs;
-    const uint4 *rope = (const uint4 *)(from + KV_PAGE * runs * 16);
-    for (int i = threadIdx.x; i < KV_PAGE * runs; i += ROWS) {
-        int r = i / runs, u = i % runs;
-        uint4 low = make_uint4(0, 0, 0, 0), high = low;
-        if (r < n_keys) {
-            uint4 w = ((const uint4 *)from)[r * runs + (u ^ unit_exchange(runs, r))];
-            low = make_uint4(even_from_e4m3(w.x), even_from_e4m3(w.y), even_from_e4m3(w.z),
-                             even_from_e4m3(w.w));
-            high = make_uint4(odd_from_e4m3(w.x), odd_from_e4m3(w.y), odd_from_e4m3(w.z),
-                              odd_from_e4m3(w.w));
-        }
-        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u), low);
-        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u + 1), high);
-    }
-    for (int i = threadIdx.x; i < KV_PAGE * 8; i += ROWS)
-        store_unit(to + c.latent_blocks * BLOCK + i * UNIT_BYTES, rope[i]);
-}
-
 /* Rows of latents behind n_keys become zeros, by one group. */
 __device__ __forceinline__ void clear_rows(const CudaLatents &c, uint32_t page, int n_keys)
 {
@@ -258,17 +410,35 @@ __device__ __forceinline__ void weigh(uint32_t w[4][4], float by[2], State &t, f
         mma(t.sum, w[k], ONES, ONES);
 }
 
+#ifdef CUDA_SM90A
+
+/* The descriptor of a tile so many bytes further, a multiple of 16. */
+__device__ __forceinline__ uint64_t further(uint64_t descriptor, int bytes)
+{
+    return descriptor >> 32 << 32 | ((uint32_t)descriptor + (uint32_t)(bytes / 16));
+}
+
+/* Scores += the queries' lanes of a block against the page's. */
+__device__ __forceinline__ void score_block(float (&s)[32], uint64_t queries, uint64_t page,
+                                            bool add)
+{
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        wgmma_rows_by_rows(s, further(queries, k * 32), further(page, k * 32), add || k > 0);
+}
+
+#endif
+
 template <bool CODED>
 __device__ __forceinline__ void score(float (&s)[32], const CudaLatents &c, uint32_t queries,
                                       uint32_t page)
 {
 #ifdef CUDA_SM90A
+    uint64_t q = rows_descriptor(queries), k = rows_descriptor(page);
+    int rope = c.latent_blocks * BLOCK;
     /* Rope lanes first: they have no scale of their own, and take the latents' in advance. */
     wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        wgmma_rows_by_rows(s, rows_descriptor(queries + c.latent_blocks * BLOCK + k * 32),
-                           rows_descriptor(page + c.latent_blocks * BLOCK + k * 32), k > 0);
+    score_block(s, further(q, rope), further(k, rope), false);
     if (CODED) {
         wgmma_commit();
         wgmma_end(s);
@@ -278,18 +448,16 @@ __device__ __forceinline__ void score(float (&s)[32], const CudaLatents &c, uint
             s[i] *= over;
         wgmma_fence();
     }
+#pragma unroll 1
     for (int b = 0; b < c.latent_blocks; b++)
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            wgmma_rows_by_rows(s, rows_descriptor(queries + b * BLOCK + k * 32),
-                               rows_descriptor(page + b * BLOCK + k * 32), true);
+        score_block(s, further(q, b * BLOCK), further(k, b * BLOCK), true);
     wgmma_commit();
     wgmma_end(s);
 #endif
 }
 
 /* The group's half of the lanes. */
-__device__ __forceinline__ void add(State &t, const uint32_t w[4][4], const float by[2],
+__device__ __forceinline__ void add(State &t, uint32_t (&w)[4][4], const float by[2],
                                     const CudaLatents &c, uint32_t page)
 {
 #ifdef CUDA_SM90A
@@ -303,18 +471,19 @@ __device__ __forceinline__ void add(State &t, const uint32_t w[4][4], const floa
     }
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; k++)
+    for (int b = 0; b < HALF; b += 2) {
+        /* Of blocks that are not there, sums that nobody reads, of lanes that are: behind the last
+         * block are those of rope. */
+        uint64_t v = columns_descriptor(page + min(first + b, c.latent_blocks - 1) * BLOCK, BLOCK);
 #pragma unroll
-        for (int b = 0; b < HALF; b++)
-            /* Of blocks that are not there, sums that nobody reads. */
-            wgmma_by_columns(
-                t.o[b], w[k],
-                columns_descriptor(page + min(first + b, c.latent_blocks - 1) * BLOCK + k * 16 * 128,
-                              BLOCK));
+        for (int k = 0; k < 4; k++)
+            wgmma_by_columns(*reinterpret_cast<float(*)[64]>(&t.o[b][0]), w[k],
+                             further(v, k * 16 * 128));
+    }
     wgmma_commit();
-#pragma unroll
-    for (int b = 0; b < HALF; b++)
-        wgmma_end(t.o[b]);
+    wgmma_wait<0>();
+    hold(*reinterpret_cast<float(*)[HALF * 32]>(&t.o[0][0]));
+    hold(*reinterpret_cast<uint32_t(*)[16]>(&w[0][0]));
 #endif
 }
 
@@ -344,34 +513,36 @@ template <bool CODED>
 __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constant__ Params p)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
-    __shared__ uint64_t barriers[4];
+    __shared__ uint64_t barriers[2 * PLACES];
     __shared__ unsigned before;
     const CudaLatents &c = p.a.cache;
-    int n_blocks = c.latent_blocks + 1, group = threadIdx.x / 128;
-    uint32_t queries = shared_address(shared), full = shared_address(barriers);
-    uint32_t buffers = queries + n_blocks * BLOCK, decoded = buffers + p.n_buffers * p.buffer_bytes,
-             message = decoded + (CODED ? n_blocks * BLOCK : 0) + threadIdx.x % 128 * 16;
+    int group = threadIdx.x / 128;
+    uint32_t queries = shared_address(shared);
+    Places pages = {queries + p.tile_bytes, shared_address(barriers),
+                    shared_address(barriers + PLACES)};
+    uint32_t message = pages.at + PLACES * p.tile_bytes + threadIdx.x % 128 * 16;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < p.n_buffers; i++) {
-            barrier_make(full + 8 * i, 1);
-            barrier_make(full + 8 * (p.n_buffers + i), ROWS / 32);
+        for (int i = 0; i < PLACES; i++) {
+            /* Four warps decode, and the copy engine brings rope lanes. */
+            barrier_make(pages.full + 8 * i, CODED ? 5 : 1);
+            barrier_make(pages.empty + 8 * i, ROWS / 32);
         }
         barriers_made();
     }
     __syncthreads();
     if (group == 2) {
-        registers_down<24>();
-        if (threadIdx.x == ROWS || threadIdx.x / 32 == ROWS / 32)
-            feed(p, buffers, full);
+        registers_down<CODED ? 104 : 24>();
+        if (CODED)
+            feed_codes(p, pages);
+        else if (threadIdx.x / 32 == ROWS / 32)
+            feed(p, pages);
         return;
     }
-    registers_up<240>();
+    registers_up<CODED ? 200 : 240>();
 
     float unit = p.a.scale * c.kv.k_scale * 1.44269504f;
     float *state = p.a.partials + (int64_t)blockIdx.x * STATE_FLOATS,
           *slots = p.a.partials + (int64_t)gridDim.x * STATE_FLOATS;
-    uint32_t parity = 0;
-    int place = 0;
     State t;
     Job j;
     if (group == 1)
@@ -385,18 +556,9 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
         t.clear();
         for (int page = j.first; page <= j.last; page++) {
             int n_keys = min(j.pos + 1 - page * KV_PAGE, (int)KV_PAGE);
-            uint32_t at = buffers + place * p.buffer_bytes, w[4][4];
+            uint32_t at = pages.here(p), w[4][4];
             float by[2];
-            barrier_wait(full + 8 * place, parity);
-            if (CODED) {
-                meet<ROWS>(ALL_ROWS); /* the last page has been read */
-                decode(c, decoded, shared + (at - queries), n_keys);
-                proxy_fence();
-                meet<ROWS>(ALL_ROWS);
-                at = decoded;
-                if (threadIdx.x % 32 == 0) /* the next page may come */
-                    barrier_arrive(full + 8 * (p.n_buffers + place));
-            }
+            pages.wait_full();
             if (group == 0) {
                 float s[32];
                 score<CODED>(s, c, queries, at);
@@ -433,12 +595,9 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
             if (group == 1)
                 meet_later<ROWS>(TAKEN);
             __syncwarp();
-            if (!CODED && threadIdx.x % 32 == 0)
-                barrier_arrive(full + 8 * (p.n_buffers + place));
-            if (++place == p.n_buffers) {
-                place = 0;
-                parity ^= 1;
-            }
+            if (threadIdx.x % 32 == 0)
+                barrier_arrive(pages.empty + 8 * pages.place);
+            pages.next();
             if (page < j.last && page % SPLIT_PAGES != SPLIT_PAGES - 1)
                 continue;
             /* The second group learns the maxima and sums of the split. */
@@ -495,13 +654,11 @@ cudaError_t cuda_latent_sm90(const CudaLatentAttention *a, cudaStream_t stream)
     static bool known[2];
     const CudaLatents &c = a->cache;
     bool coded = c.kv.dtype == KV_FP8;
-    int tile = (c.latent_blocks + 1) * BLOCK;
     Params p = {};
     p.a = *a;
     p.columns = (a->n_heads + HEADS - 1) / HEADS;
-    p.n_buffers = coded ? 1 : 2;
-    p.buffer_bytes = (int)c.page_bytes;
-    int shared = tile + p.n_buffers * p.buffer_bytes + (coded ? tile : 0) + 5 * 2048;
+    p.tile_bytes = (c.latent_blocks + 1) * BLOCK;
+    int shared = (1 + PLACES) * p.tile_bytes + 5 * 2048;
     auto kernel = coded ? latent_kernel<true> : latent_kernel<false>;
     if (!known[coded]) {
         int device = 0, n = 0, most = 0;
