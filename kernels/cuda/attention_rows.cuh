@@ -572,30 +572,69 @@ template <int M, int MOST, bool E> struct Rows {
     }
 };
 
-/* A piece of codes as rows of bf16, by THREADS threads, of which this is one: 16 lanes by each. Rows
- * behind the first n_keys become zeros. */
+/* A piece of E2M1 codes as rows of bf16, by THREADS threads, of which this is one: 16 lanes by each, a few
+ * times over, so that it waits for the codes of all at once. Of eight neighbours four have a row and
+ * four the next, where rows are long enough, so that what they store lies in different banks. */
+template <int THREADS>
+__device__ __forceinline__ void decode_e2m1(uint32_t to, const uint8_t *from, int units, int n_keys,
+                                            int thread)
+{
+    constexpr unsigned TIMES = THREADS == 32 ? 4 : 1; /* the helpers have no registers for more */
+    unsigned runs = (unsigned)units / 2, n = KV_PAGE * runs;
+    bool by_fours = runs % 4 == 0, whole = n % (TIMES * THREADS) == 0;
+    const uint8_t *scales = from + n * 8;
+#pragma unroll 1
+    for (unsigned first = (unsigned)thread; first < n; first += TIMES * THREADS) {
+        uint2 w[TIMES];
+        uint32_t scale[TIMES];
+        int row[TIMES], run[TIMES];
+#pragma unroll
+        for (unsigned t = 0; t < TIMES; t++) {
+            unsigned i = first + t * THREADS, in_two = i % (2 * runs);
+            row[t] = (int)(by_fours ? i / (2 * runs) * 2 + in_two / 4 % 2 : i / runs);
+            run[t] = (int)(by_fours ? in_two / 8 * 4 + in_two % 4 : i % runs);
+            int at = row[t] * (int)runs + run[t];
+            w[t] = make_uint2(0, 0);
+            scale[t] = 0;
+            if ((whole || i < n) && row[t] < n_keys) {
+                w[t] = ((const uint2 *)from)[at];
+                scale[t] = scales[at];
+            }
+        }
+#pragma unroll
+        for (unsigned t = 0; t < TIMES; t++) {
+            float by = from_e4m3(scale[t]);
+            if (!whole && first + t * THREADS >= n)
+                break;
+            store_unit(to + unit_at(units, KV_PAGE, row[t], 2 * run[t]),
+                       eight_from_e2m1(w[t].x, by));
+            store_unit(to + unit_at(units, KV_PAGE, row[t], 2 * run[t] + 1),
+                       eight_from_e2m1(w[t].y, by));
+        }
+    }
+}
+
+/* A piece of codes as rows of bf16. Rows behind the first n_keys become zeros. */
 template <int THREADS>
 __device__ __forceinline__ void decode(uint32_t to, const uint8_t *from, int units, int n_keys,
                                        KvDtype dtype, int thread)
 {
     int runs = units / 2;
+    if (dtype == KV_NVFP4) {
+        decode_e2m1<THREADS>(to, from, units, n_keys, thread);
+        return;
+    }
     for (int i = thread; i < KV_PAGE * runs; i += THREADS) {
         int r = i / runs, u = i % runs;
-        uint4 low = make_uint4(0, 0, 0, 0), high = low;
-        if (r < n_keys && dtype == KV_FP8) {
-            uint4 w = ((const uint4 *)from)[r * runs + (u ^ unit_exchange(runs, r))];
-            low = make_uint4(even_from_e4m3(w.x), even_from_e4m3(w.y), even_from_e4m3(w.z),
-                             even_from_e4m3(w.w));
-            high = make_uint4(odd_from_e4m3(w.x), odd_from_e4m3(w.y), odd_from_e4m3(w.z),
-                              odd_from_e4m3(w.w));
-        } else if (r < n_keys) {
-            uint2 w = ((const uint2 *)from)[i];
-            float scale = from_e4m3(from[KV_PAGE * runs * 8 + i]);
-            low = eight_from_e2m1(w.x, scale);
-            high = eight_from_e2m1(w.y, scale);
-        }
-        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u), low);
-        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u + 1), high);
+        uint4 w = make_uint4(0, 0, 0, 0);
+        if (r < n_keys)
+            w = ((const uint4 *)from)[r * runs + (u ^ unit_exchange(runs, r))];
+        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u),
+                   make_uint4(even_from_e4m3(w.x), even_from_e4m3(w.y), even_from_e4m3(w.z),
+                              even_from_e4m3(w.w)));
+        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u + 1),
+                   make_uint4(odd_from_e4m3(w.x), odd_from_e4m3(w.y), odd_from_e4m3(w.z),
+                              odd_from_e4m3(w.w)));
     }
 }
 

@@ -64,14 +64,18 @@ static __device__ __forceinline__ uint32_t odd_from_e4m3(uint32_t codes)
     return pair_from_bits((codes & 0x80008000u) | (codes & 0x7f007f00u) >> 4);
 }
 
-/* Eight codes of E2M1 times their block's scale, which bf16 holds exactly. */
+/* Eight codes of E2M1 times their block's scale, which bf16 holds exactly. Moved to the place of its bits
+ * in a bf16 a code is worth 2^-126 of its value, its subnormal too. */
 static __device__ __forceinline__ uint4 eight_from_e2m1(uint32_t codes, float scale)
 {
-    uint32_t w[4];
+    uint32_t even = codes << 4, w[4]; /* codes at the top of their bytes, as odd ones are */
+    __nv_bfloat162 by = __float2bfloat162_rn(scale);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        __nv_bfloat162 v = __floats2bfloat162_rn(from_e2m1(codes >> 8 * i & 15u) * scale,
-                                                 from_e2m1(codes >> (8 * i + 4) & 15u) * scale);
+        uint32_t pair = __byte_perm(even, codes, 0x4000 + i * 0x1010);
+        uint32_t bits = (pair & 0x80008000u) | (pair >> 6 & 0x01c001c0u);
+        __nv_bfloat162 v =
+            __hmul2(__hmul2(*(const __nv_bfloat162 *)&bits, __float2bfloat162_rn(0x1p126f)), by);
         w[i] = *(const uint32_t *)&v;
     }
     return make_uint4(w[0], w[1], w[2], w[3]);
