@@ -34,8 +34,8 @@ struct Params {
 
 struct Job {
     const int32_t *pages;
-    int64_t row, slot;
-    int pos, first, last, head, n_splits, split, number;
+    int64_t slot;
+    int row, pos, first, last, head, n_splits, split, number;
 };
 
 __device__ __forceinline__ bool find_job(const Params &p, int &k, Job &j)
@@ -342,27 +342,52 @@ struct State {
 /* The queries of the job's heads as blocks of 64 lanes, zeros where there are none. */
 __device__ __forceinline__ void load_queries(const Params &p, const Job &j, uint32_t queries)
 {
-    const CudaLatents &c = p.a.cache;
-    int d = p.a.q_split + p.a.q_rest, units = 8 * (c.latent_blocks + 1);
-    for (int i = threadIdx.x; i < HEADS * units; i += ROWS) {
-        int h = i / units, u = i % units;
-        bool rope = u >= 8 * c.latent_blocks;
-        int lane = rope ? (u - 8 * c.latent_blocks) * 8 : u * 8,
-            end = rope ? p.a.q_rest : p.a.q_split;
-        const bf16 *from = (const bf16 *)p.a.q + j.row * p.a.q_stride + (int64_t)(j.head + h) * d +
-                           (rope ? p.a.q_split : 0) + lane;
-        uint4 w = make_uint4(0, 0, 0, 0);
-        if (j.head + h < p.a.n_heads && lane + 8 <= end && (uintptr_t)from % 16 == 0) {
-            w = *(const uint4 *)from;
-        } else if (j.head + h < p.a.n_heads) {
+    int n_blocks = p.a.cache.latent_blocks, d = p.a.q_split + p.a.q_rest, u = threadIdx.x % 8;
+    int most = p.a.n_heads - j.head;
+    const bf16 *q = (const bf16 *)p.a.q + j.row * p.a.q_stride + (int64_t)j.head * d;
+    if (p.a.q_split % 8 != 0 || p.a.q_rest % 8 != 0 || p.a.q_stride % 8 != 0 ||
+        (uintptr_t)p.a.q % 16 != 0) {
+        for (int i = threadIdx.x / 8; i < HEADS * (n_blocks + 1); i += ROWS / 8) {
+            int b = i / HEADS, h = i % HEADS;
+            bool rope = b == n_blocks;
+            int lane = (rope ? 0 : b * 64) + u * 8, end = rope ? p.a.q_rest : p.a.q_split;
+            const uint16_t *from =
+                (const uint16_t *)(q + (int64_t)h * d + (rope ? p.a.q_split : 0) + lane);
             uint32_t v[8];
 #pragma unroll
             for (int l = 0; l < 8; l++)
-                v[l] = lane + l < end ? ((const uint16_t *)from)[l] : 0;
-            w = make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
-                           v[6] | v[7] << 16);
+                v[l] = h < most && lane + l < end ? from[l] : 0;
+            store_unit(queries + b * BLOCK + h * 128 + ((u ^ h) & 7) * UNIT_BYTES,
+                       make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
+                                  v[6] | v[7] << 16));
         }
-        store_unit(queries + unit_at(units, HEADS, h, u), w);
+        return;
+    }
+    /* A unit of each block of two heads: all are asked for before the first is stored. */
+    uint4 w[2][MOST_BLOCKS + 1];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int h = threadIdx.x / 8 + i * 32;
+        const bf16 *from = q + (int64_t)h * d + u * 8;
+#pragma unroll
+        for (int b = 0; b <= MOST_BLOCKS; b++) {
+            bool rope = b == MOST_BLOCKS;
+            bool there =
+                h < most && (rope ? 0 : b * 64) + u * 8 < (rope ? p.a.q_rest : p.a.q_split);
+            w[i][b] = make_uint4(0, 0, 0, 0);
+            if (there)
+                w[i][b] = *(const uint4 *)(from + (rope ? p.a.q_split : b * 64));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int h = threadIdx.x / 8 + i * 32;
+        uint32_t to = queries + h * 128 + ((u ^ h) & 7) * UNIT_BYTES;
+#pragma unroll
+        for (int b = 0; b < MOST_BLOCKS; b++)
+            if (b < n_blocks)
+                store_unit(to + b * BLOCK, w[i][b]);
+        store_unit(to + n_blocks * BLOCK, w[i][MOST_BLOCKS]);
     }
 }
 
@@ -491,6 +516,8 @@ __device__ __forceinline__ void finish(const Params &p, const Job &j, const Stat
 {
     const CudaLatents &c = p.a.cache;
     int lane = threadIdx.x % 32, half = threadIdx.x / 128 * HALF * 64;
+    bool pairs = p.a.out_dim % 2 == 0 && p.a.out_stride % 2 == 0 &&
+                 (uintptr_t)p.a.out % sizeof(uint32_t) == 0;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int head = j.head + threadIdx.x % 128 / 32 * 16 + r * 8 + lane / 4;
@@ -499,13 +526,19 @@ __device__ __forceinline__ void finish(const Params &p, const Job &j, const Stat
         if (head >= p.a.n_heads)
             continue;
 #pragma unroll
-        for (int n = 0; n < HALF * 8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int l = half + n * 8 + lane % 4 * 2 + i;
+        for (int n = 0; n < HALF * 8; n++) {
+            int l = half + n * 8 + lane % 4 * 2;
+            uint32_t pair = pack_bf16(t.o[n / 8][n % 8 * 4 + 2 * r] * by,
+                                      t.o[n / 8][n % 8 * 4 + 2 * r + 1] * by);
+            if (l + 1 < p.a.out_dim && pairs) {
+                *(uint32_t *)(out + l) = pair;
+            } else {
                 if (l < p.a.out_dim)
-                    out[l] = __float2bfloat16_rn(t.o[n / 8][n % 8 * 4 + 2 * r + i] * by);
+                    ((uint16_t *)out)[l] = (uint16_t)pair;
+                if (l + 1 < p.a.out_dim)
+                    ((uint16_t *)out)[l + 1] = (uint16_t)(pair >> 16);
             }
+        }
     }
 }
 
