@@ -310,12 +310,6 @@ __device__ __forceinline__ void help(const Params &p, const Rings &rings, uint8_
     }
 }
 
-/* The descriptor of a tile so many bytes further, a multiple of 16. */
-__device__ __forceinline__ uint64_t further(uint64_t descriptor, int bytes)
-{
-    return descriptor >> 32 << 32 | ((uint32_t)descriptor + (uint32_t)(bytes / 16));
-}
-
 /* What a warp has of its 16 of a group's 64 pairs. */
 template <int QK, int V, Source FROM> struct GroupRows : Rows<1, V, true> {
     using Base = Rows<1, V, true>;

@@ -567,7 +567,8 @@ using Wide = Shape<2, 128, 4, 1>;
 
 template <SlabCodec CODEC> int launch_codec(const CudaGemm *g, const SlabLaunch *l, void *stream)
 {
-    return l->shape == SLAB_PAIR     ? launch_pair<CODEC>(g, l, stream)
+    return l->shape == SLAB_PAIR     ? (l->rows > 160 ? launch_pair<CODEC, 256>(g, l, stream)
+                                                      : launch_pair<CODEC, 160>(g, l, stream))
            : l->shape == SLAB_WIDE   ? launch_shape<CODEC, Wide>(g, l, stream)
            : l->shape == SLAB_NARROW ? launch_shape<CODEC, Narrow>(g, l, stream)
            : l->shape == SLAB_FEW    ? launch_few<CODEC, FewShape<CODEC, 2>>(g, l, stream)

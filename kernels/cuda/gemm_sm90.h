@@ -30,7 +30,7 @@ typedef struct SlabLaunch {
     bool vectors; /* results are bf16, 16 bytes at a time, and of SwiGLU or nothing */
     int n_sm, shared_bytes;
     int64_t most_tiles;
-    int rows; /* of a tile of SLAB_PAIR: 128, 192 or 256 */
+    int rows; /* of a tile of SLAB_PAIR, at most 256 */
 } SlabLaunch;
 
 int cuda_slabs_bf16(const CudaGemm *g, const SlabLaunch *l, void *stream);

@@ -1,7 +1,7 @@
 /* kernels/cuda/gemm_sm90_pair.cuh - the slab kernel for many rows, by pairs of blocks; included by
  * gemm_sm90.cuh.
- * Tile    256 outputs x up to 256 rows a pair: 128 of the outputs a block, a slab a warpgroup. Rows come
- *         by the copy engine in boxes of 32, every other one asked for by either block and sent to
+ * Tile    256 outputs x up to 256 or 160 rows a pair: 128 of the outputs a block, a slab a warpgroup, and
+ *         of the rows the least of four multiples of 32 that holds them. Rows come by the copy engine in boxes of 32, every other one asked for by either block and sent to
  *         both. Results leave by it, but for those of a box that is not all the tile's, and floats.
  * Budget  for 64 inputs the tensor cores take 1024 clocks, in which a block takes 32 KB out of L2 (it
  *         gives about 35 bytes a clock) and 128 KB go through shared memory (128 a clock).
@@ -20,7 +20,7 @@ namespace
 
 /* BOX: rows that a warp of producers brings. OUT: bytes of a box of results, two a warpgroup, 64 rows of
  * 64 outputs or 128 rows of the 32 that gate and up give together. */
-enum { PAIR_ROWS = 256, PAIR_BOX = 32, PAIR_THREADS = 384, PAIR_OUT = 8192 };
+enum { PAIR_BOX = 32, PAIR_THREADS = 384, PAIR_OUT = 8192 };
 static_assert(2 * PAIR_OUT >= BUFFER_ROWS * PITCH * 4, "what store_any needs");
 
 struct PairMaps { /* of the rows, and of the results */
@@ -29,10 +29,10 @@ struct PairMaps { /* of the rows, and of the results */
 
 #ifdef CUDA_SM90A
 
-/* The main loop: acc = the slab's 64 outputs x NT rows. meanwhile(): what is done while the
+/* The main loop: acc = the slab's 64 outputs x NT of MOST rows. meanwhile(): what is done while the
  * tensor cores end. */
-template <SlabCodec CODEC, int NT, typename F>
-__device__ __forceinline__ void multiply_pair(float (&acc)[PAIR_ROWS / 2], int chunks,
+template <SlabCodec CODEC, int MOST, int NT, typename F>
+__device__ __forceinline__ void multiply_pair(float (&acc)[MOST / 2], int chunks,
                                               const Stages &m, Ring &ring, int group, int thread,
                                               F meanwhile)
 {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void multiply_pair(float (&acc)[PAIR_ROWS / 2], int c
             barrier_arrive_at(ring.empty + 8 * last, lane);
         codes.decode(a[SET]);
         hold(a[SET]);
-        uint64_t rows = rows_descriptor(shared_address(m.rows) + ring.stage * PAIR_ROWS * 128);
+        uint64_t rows = rows_descriptor(shared_address(m.rows) + ring.stage * MOST * 128);
         wgmma_fence();
 #pragma unroll
         for (int j = 0; j < STEPS; j++)
@@ -83,10 +83,10 @@ __device__ __forceinline__ void multiply_pair(float (&acc)[PAIR_ROWS / 2], int c
 
 /* Sums become results in registers, are transposed on their way into a box in shared memory, and leave
  * while the next ones are made. row: of the tile's first in y; column: of the slab's first. */
-template <bool GATED>
+template <int MOST, bool GATED>
 __device__ __forceinline__ void store_boxes(const CudaGemm &g, const CUtensorMap *map,
                                             const Tile &t, const Piece &to, int column,
-                                            const float (&acc)[PAIR_ROWS / 2], const Finish &f,
+                                            const float (&acc)[MOST / 2], const Finish &f,
                                             uint8_t *boxes, int group, int thread)
 {
     constexpr int ROWS = GATED ? 128 : 64, PIECES = GATED ? 4 : 8,
@@ -97,7 +97,7 @@ __device__ __forceinline__ void store_boxes(const CudaGemm &g, const CUtensorMap
     int put = (row + (GATED ? lane / 8 : lane / 16) * 8) * BYTES + own * 16;
     int get = token * BYTES + (GATED ? piece ^ token / 2 % 4 : piece ^ token % 8) * 16;
 #pragma unroll
-    for (int from = 0; from < PAIR_ROWS; from += ROWS) {
+    for (int from = 0; from < MOST; from += ROWS) {
         if (from > 0 && from >= t.n)
             break;
         uint8_t *box = boxes + from / ROWS % 2 * PAIR_OUT;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_boxes(const CudaGemm &g, const CUtensorMap
             tensor_stores_wait<1>(); /* the box before the last has been read */
         group_sync(1 + group, SLAB_THREADS);
 #pragma unroll
-        for (int j = 0; j < ROWS / 8; j += GATED ? 4 : 2) {
+        for (int j = 0; j < ROWS / 8 && from + j * 8 < MOST; j += GATED ? 4 : 2) {
             uint32_t r[4];
             const float *v = acc + from / 2 + 4 * j;
 #pragma unroll
@@ -139,8 +139,9 @@ __device__ __forceinline__ void store_boxes(const CudaGemm &g, const CUtensorMap
 }
 
 /* A slab's results by boxes, where it has all its outputs side by side. */
+template <int MOST>
 __device__ __forceinline__ void store_pair(const CudaGemm &g, const CUtensorMap *map, const Tile &t,
-                                           int slab, float (&acc)[PAIR_ROWS / 2], const Finish &f,
+                                           int slab, float (&acc)[MOST / 2], const Finish &f,
                                            uint8_t *boxes, int group, int thread, bool by_boxes)
 {
     bool gated = g.epilogue == CUDA_GATED;
@@ -150,21 +151,21 @@ __device__ __forceinline__ void store_pair(const CudaGemm &g, const CUtensorMap 
     int piece = thread % (outputs / 8);
     Piece to = {p.first_row + out + piece * 8, 8};
     if (by_boxes && out + outputs <= p.rows && gated)
-        store_boxes<true>(g, map, t, to, p.first_row + out, acc, f, boxes, group, thread);
+        store_boxes<MOST, true>(g, map, t, to, p.first_row + out, acc, f, boxes, group, thread);
     else if (by_boxes && out + outputs <= p.rows)
-        store_boxes<false>(g, map, t, to, p.first_row + out, acc, f, boxes, group, thread);
+        store_boxes<MOST, false>(g, map, t, to, p.first_row + out, acc, f, boxes, group, thread);
     else if (plain_floats(g))
-        store_floats<PAIR_ROWS>(g, t, slab, acc, f, thread);
+        store_floats<MOST>(g, t, slab, acc, f, thread);
     else {
         if (thread == 0)
             tensor_stores_wait<0>();
-        store_any<PAIR_ROWS>(g, t, slab, acc, f, (float *)boxes, group, thread);
+        store_any<MOST>(g, t, slab, acc, f, (float *)boxes, group, thread);
         group_sync(1 + group, SLAB_THREADS); /* before a box */
     }
 }
 
 /* A warp of producers: its box of the rows for both blocks, and warp 0 the block's own records. */
-template <SlabCodec CODEC>
+template <SlabCodec CODEC, int MOST>
 __device__ __forceinline__ void
 produce_pair(const CudaGemm &g, const CUtensorMap *map, const Tiles &tiles, int n_tiles,
              int n_slabs, int chunks, int passes_k, const Stages &m, Ring ring, int rank, int warp)
@@ -188,7 +189,7 @@ produce_pair(const CudaGemm &g, const CUtensorMap *map, const Tiles &tiles, int 
         int k = 0;
         for (int c = 0; c < chunks; c++) {
             uint32_t bar = ring.full + 8 * ring.stage;
-            uint32_t to = shared_address(m.rows) + (ring.stage * PAIR_ROWS + box) * 128;
+            uint32_t to = shared_address(m.rows) + (ring.stage * MOST + box) * 128;
             barrier_wait(ring.empty + 8 * ring.stage, ring.parity ^ 1);
             if (warp == 0 && leader) {
                 uint32_t records = shared_address(m.records) + ring.stage * 2 * BYTES;
@@ -209,7 +210,7 @@ produce_pair(const CudaGemm &g, const CUtensorMap *map, const Tiles &tiles, int 
 
 #endif
 
-template <SlabCodec CODEC>
+template <SlabCodec CODEC, int MOST>
 __global__ void __launch_bounds__(PAIR_THREADS, 1)
     pair_kernel(const __grid_constant__ CudaGemm g, const __grid_constant__ PairMaps maps, int rows,
                 int stages, bool by_boxes)
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, 1)
     int thread = threadIdx.x, warp = thread / 32, rank = cluster_rank();
     Stages m;
     m.rows = shared;
-    uint8_t *boxes = m.rows + stages * PAIR_ROWS * 128;
+    uint8_t *boxes = m.rows + stages * MOST * 128;
     m.records = boxes + 4 * PAIR_OUT;
     uint64_t *barriers = (uint64_t *)(m.records + stages * 2 * BYTES);
     int *first = (int *)(barriers + 2 * stages), *row_tiles = first + g.n_mats + 1;
@@ -242,7 +243,7 @@ __global__ void __launch_bounds__(PAIR_THREADS, 1)
     int n_tiles = tiles.count();
     if (warp >= 8) {
         registers_down<40>();
-        produce_pair<CODEC>(g, &maps.x, tiles, n_tiles, n_slabs, chunks, k_chunks, m, ring, rank,
+        produce_pair<CODEC, MOST>(g, &maps.x, tiles, n_tiles, n_slabs, chunks, k_chunks, m, ring, rank,
                             warp - 8);
     } else {
         registers_up<232>();
@@ -265,22 +266,24 @@ __global__ void __launch_bounds__(PAIR_THREADS, 1)
                     next = tiles.at(i + step);
                 continue;
             }
-            float acc[PAIR_ROWS / 2];
+            float acc[MOST / 2];
             Finish finish;
             auto meanwhile = [&] {
                 finish = finish_of(g, t, slab, thread);
                 if (i + step < n_tiles)
                     next = tiles.at(i + step);
             };
-            if (t.n > 192)
-                multiply_pair<CODEC, 256>(acc, chunks, m, ring, group, thread, meanwhile);
-            else if (t.n > 128)
-                multiply_pair<CODEC, 192>(acc, chunks, m, ring, group, thread, meanwhile);
+            /* Of a fifth kind the compiler would make products wait for each other. */
+            constexpr int THIRD = MOST == 256 ? 192 : 128, SECOND = MOST == 256 ? 128 : 96;
+            if (t.n > THIRD)
+                multiply_pair<CODEC, MOST, MOST>(acc, chunks, m, ring, group, thread, meanwhile);
+            else if (t.n > SECOND)
+                multiply_pair<CODEC, MOST, THIRD>(acc, chunks, m, ring, group, thread, meanwhile);
             else if (t.n > 64)
-                multiply_pair<CODEC, 128>(acc, chunks, m, ring, group, thread, meanwhile);
+                multiply_pair<CODEC, MOST, SECOND>(acc, chunks, m, ring, group, thread, meanwhile);
             else
-                multiply_pair<CODEC, 64>(acc, chunks, m, ring, group, thread, meanwhile);
-            store_pair(g, &maps.y, t, slab, acc, finish, boxes, group, thread, by_boxes);
+                multiply_pair<CODEC, MOST, 64>(acc, chunks, m, ring, group, thread, meanwhile);
+            store_pair<MOST>(g, &maps.y, t, slab, acc, finish, boxes, group, thread, by_boxes);
         }
         if (thread == 0)
             tensor_stores_wait<0>(); /* before shared memory goes */
@@ -290,12 +293,14 @@ __global__ void __launch_bounds__(PAIR_THREADS, 1)
 #endif
 }
 
-template <SlabCodec CODEC> int launch_pair(const CudaGemm *g, const SlabLaunch *l, void *stream)
+/* MOST: rows of a tile, 256 or 160. */
+template <SlabCodec CODEC, int MOST>
+int launch_pair(const CudaGemm *g, const SlabLaunch *l, void *stream)
 {
-    constexpr int STAGE = PAIR_ROWS * 128 + 2 * slab_record_bytes(CODEC), MOST = 8;
-    auto kernel = pair_kernel<CODEC>;
-    int fixed = 4 * PAIR_OUT + 2 * MOST * 8 + (g->first ? 2 * (g->n_mats + 1) * 4 : 0);
-    int room = l->shared_bytes - fixed, stages = room / STAGE < MOST ? room / STAGE : MOST;
+    constexpr int STAGE = MOST * 128 + 2 * slab_record_bytes(CODEC), STAGES = 8;
+    auto kernel = pair_kernel<CODEC, MOST>;
+    int fixed = 4 * PAIR_OUT + 2 * STAGES * 8 + (g->first ? 2 * (g->n_mats + 1) * 4 : 0);
+    int room = l->shared_bytes - fixed, stages = room / STAGE < STAGES ? room / STAGE : STAGES;
     if (stages < 3)
         return cudaErrorInvalidValue;
     static bool may_take = false;

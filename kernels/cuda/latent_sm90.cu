@@ -437,12 +437,6 @@ __device__ __forceinline__ void weigh(uint32_t w[4][4], float by[2], State &t, f
 
 #ifdef CUDA_SM90A
 
-/* The descriptor of a tile so many bytes further, a multiple of 16. */
-__device__ __forceinline__ uint64_t further(uint64_t descriptor, int bytes)
-{
-    return descriptor >> 32 << 32 | ((uint32_t)descriptor + (uint32_t)(bytes / 16));
-}
-
 /* Scores += the queries' lanes of a block against the page's. */
 __device__ __forceinline__ void score_block(float (&s)[32], uint64_t queries, uint64_t page,
                                             bool add)

@@ -73,6 +73,12 @@ static __device__ __forceinline__ uint64_t unit_descriptor(uint32_t address)
     return (uint64_t)(128 >> 4) << 32 | (uint64_t)(128 >> 4) << 16 | (address & 0x3ffffu) >> 4;
 }
 
+/* The descriptor of a tile so many bytes further, a multiple of 16. */
+static __device__ __forceinline__ uint64_t further(uint64_t descriptor, int bytes)
+{
+    return descriptor >> 32 << 32 | ((uint32_t)descriptor + (uint32_t)(bytes / 16));
+}
+
 #define F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define F8(i) F4(i), F4(i + 4)
 #define F16(i) F8(i), F8(i + 8)
@@ -81,10 +87,14 @@ static __device__ __forceinline__ uint64_t unit_descriptor(uint32_t address)
 #define D8 D4 ", %4, %5, %6, %7"
 #define D16 D8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define D32 D16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define D48                                                                                        \
+    D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define D64                                                                                        \
     D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, "  \
         "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
+#define D80                                                                                        \
+    D64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define D96                                                                                        \
     D64 ", "                                                                                       \
         "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "         \
@@ -123,10 +133,24 @@ static __device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t *a, 
     asm volatile(MMA_BEGIN(64) D32 MMA_END("%32", "%33", "%34", "%35", "%36") : F32(0) : A_AND_B);
 }
 
+static __device__ __forceinline__ void wgmma(float (&d)[48], const uint32_t *a, uint64_t b)
+{
+    asm volatile(MMA_BEGIN(96) D48 MMA_END("%48", "%49", "%50", "%51", "%52")
+                 : F32(0), F16(32)
+                 : A_AND_B);
+}
+
 static __device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t *a, uint64_t b)
 {
     asm volatile(MMA_BEGIN(128) D64 MMA_END("%64", "%65", "%66", "%67", "%68")
                  : F32(0), F32(32)
+                 : A_AND_B);
+}
+
+static __device__ __forceinline__ void wgmma(float (&d)[80], const uint32_t *a, uint64_t b)
+{
+    asm volatile(MMA_BEGIN(160) D80 MMA_END("%80", "%81", "%82", "%83", "%84")
+                 : F32(0), F32(32), F16(64)
                  : A_AND_B);
 }
 
@@ -215,7 +239,9 @@ static __device__ __forceinline__ void wgmma_fp8(float (&d)[64], uint64_t a, uin
 #undef D8
 #undef D16
 #undef D32
+#undef D48
 #undef D64
+#undef D80
 #undef D96
 #undef D128
 

@@ -45,8 +45,11 @@ const LatentShape latent_shapes[] = {{"latent, DeepSeek-V3", 128, KV_BF16, 64, 1
                                      {"latent, DeepSeek-V3", 128, KV_BF16, 132, 1, 2047},
                                      {"latent, DeepSeek-V3", 128, KV_BF16, 8, 1, 8191},
                                      {"latent, DeepSeek-V3", 128, KV_FP8, 132, 1, 2047},
+                                     {"latent, DeepSeek-V3", 128, KV_FP8, 64, 1, 4095},
                                      {"latent, Kimi-K2", 64, KV_BF16, 132, 1, 4095},
+                                     {"latent, Kimi-K2", 64, KV_FP8, 132, 1, 4095},
                                      {"latent, DeepSeek-V2-Lite", 16, KV_BF16, 132, 1, 4095},
+                                     {"latent, DeepSeek-V2-Lite", 16, KV_FP8, 132, 1, 4095},
                                      {"latent, DeepSeek-V3", 128, KV_BF16, 1, 1024, 0}};
 
 struct Case {

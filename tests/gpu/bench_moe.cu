@@ -237,6 +237,9 @@ int main(int argc, char **argv)
                 for (double rows : {1.0, 4.0, 8.0, 32.0})
                     if (!zipf || rows == 8.0)
                         run(m, codec, w13, w2, (int)(rows * per), zipf, true);
+                for (double rows : {64.0, 128.0}) /* a decode step of many sequences */
+                    if (!zipf)
+                        run(m, codec, w13, w2, (int)(rows * per), zipf, false);
                 for (int tokens : {8192, 32768})
                     run(m, codec, w13, w2, tokens, zipf, false);
             }

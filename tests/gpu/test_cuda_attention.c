@@ -346,8 +346,10 @@ int main(int argc, char **argv)
             failed += check_latents(&latent_cases[i], bf16, (LatentForm)form);
             failed += check_latents(&latent_cases[i], fp8, (LatentForm)form);
         }
-        if (!small)
+        if (!small) {
             failed += check_latents(&long_latents, bf16, (LatentForm)form);
+            failed += check_latents(&long_latents, fp8, (LatentForm)form);
+        }
     }
     cuda_case_close(&on);
     return test_result(failed);
