@@ -368,22 +368,18 @@ void choose_shape(SlabLaunch *l, const CudaGemm *g, int64_t each, int n_sm, F ti
     }
     l->shape = SLAB_NARROW;
     l->most_tiles = tiles(128, 64);
-    /* What a stage takes of a pair's tile, at least and besides its rows; in the time of one row, as
-     * bench_linear and bench_moe have it on an H200. */
-    bool codes = g->part[0].codec != SLAB_BF16;
-    int least = codes ? 88 : 112, beside = 40;
-    auto stage = [=](int64_t rows, int step) {
-        int64_t n = (rows + step - 1) / step * step;
-        return (n > least ? n : least) + beside;
-    };
     if (!g->first && pairs) {
-        /* Narrow tiles: of all side by side, one or two a multiprocessor. */
-        int one = codes ? 177 : 150, two = 240;
+        /* What a stage takes of a pair's tile, at least and besides its rows, and of all narrow tiles
+         * side by side, one or two a multiprocessor; as bench_linear has it on an H200, in the time
+         * of one row of a pair's tile. */
+        bool codes = g->part[0].codec != SLAB_BF16;
+        int least = codes ? 88 : 112, beside = 40, one = codes ? 177 : 150, two = 240;
         auto rounds = [](int64_t n, int places) { return (n + places - 1) / places; };
         int64_t best = l->most_tiles <= n_sm ? one : rounds(l->most_tiles, 2 * n_sm) * two;
         for (int rows : {96, 128, 160, 192, 256}) {
+            int held = each < rows ? ((int)each + 31) / 32 * 32 : rows;
             int64_t n = tiles(256, rows),
-                    time = rounds(n, n_sm / 2) * stage(each < rows ? each : rows, 32);
+                    time = rounds(n, n_sm / 2) * ((held > least ? held : least) + beside);
             if (time < best) {
                 best = time;
                 l->shape = SLAB_PAIR;
@@ -392,13 +388,8 @@ void choose_shape(SlabLaunch *l, const CudaGemm *g, int64_t each, int n_sm, F ti
             }
         }
     } else if (pairs && each >= 56 && tiles(256, 256) >= n_sm / 2) {
-        /* Experts have a few rows more and less than the mean. */
-        auto time = [=](int rows, int step) {
-            int64_t n = each + 8, rest = n % rows;
-            return n / rows * stage(rows, step) + (rest ? stage(rest, step) : 0);
-        };
         l->shape = SLAB_PAIR;
-        l->rows = time(160, 32) < time(256, 64) ? 160 : 256;
+        l->rows = each <= 152 ? 160 : 256;
         l->most_tiles = tiles(256, l->rows);
     } else if (each > 64 && tiles(256, 128) >= n_sm) {
         l->shape = SLAB_WIDE;

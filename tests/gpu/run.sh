@@ -229,7 +229,7 @@ stage_bench() {
         figure "MXFP4 layer, 8k-32k tokens / dense" 0.45 "$work/bench_moe" '/ mxfp4 .*flops/ && tokens >= 8192' "layer"
         [ -n "${QUICK:-}" ] ||
             figure "NVFP4 layer, 8k-32k tokens / dense" 0.45 "$work/bench_moe" '/ nvfp4 .*flops/ && tokens >= 8192' "layer"
-        figure "decode, bytes of distinct experts / copy" 0.55 "$work/bench_moe" '/bytes.copy/' "layer"
+        figure "decode, 8 rows an expert or fewer, bytes of distinct experts / copy" 0.55 "$work/bench_moe" '/bytes.copy/ && mean <= 8' "layer"
     fi
     if bench bench_fp8 ${QUICK:+--quick}; then
         figure "FP8 products, 1024 rows an expert / dense FP8, gate and up" 0.60 "$work/bench_fp8" '/flops.dense/ && mean >= 1024' "up"
