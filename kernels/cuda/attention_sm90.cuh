@@ -23,8 +23,14 @@ template <int QK, int V, Source FROM> struct Plan {
     static constexpr int GROUPS = V > 128 ? 2 : 3, READERS = 4 * GROUPS;
     static constexpr int THREADS = 128 * (GROUPS + 1), HELPERS = 96; /* beside the warp that feeds */
     static constexpr bool BUSY = FROM != PAGES; /* helpers */
-    static constexpr int FEED_REGISTERS = BUSY ? (V > 128 ? 40 : 56) : V > 128 ? 24 : 32,
-                         ROW_REGISTERS = BUSY ? (V > 128 ? 232 : 152) : V > 128 ? 240 : 160;
+    static constexpr int FEED_REGISTERS = CODED     ? (V > 64 ? 56 : 80)
+                                          : BUSY    ? (V > 128 ? 40 : 56)
+                                          : V > 128 ? 24
+                                                    : 32,
+                         ROW_REGISTERS = CODED     ? (V > 128 ? 224 : V > 64 ? 152 : 144)
+                                         : BUSY    ? (V > 128 ? 232 : 152)
+                                         : V > 128 ? 240
+                                                   : 160;
     static constexpr int TILE_BYTES = QK / 64 * BLOCK, TILES = QK > 128 ? 1 : 2;
     static constexpr int KEY_BYTES = QK / 64 * BLOCK, PLACE_BYTES = KEY_BYTES + V / 64 * BLOCK;
     static constexpr int PLACES = QK > V     ? 3
@@ -41,6 +47,8 @@ template <int QK, int V, Source FROM> struct Plan {
     static constexpr int KEY_WRITERS = FROM == PAGES ? 1 : CODED ? 3 : HELPERS + 1,
                          VALUE_WRITERS = FROM == PAGES ? 1 : CODED ? 3 : HELPERS;
     static_assert(SHARED <= 226 * 1024, "a multiprocessor's, less what else is shared");
+    static_assert(GROUPS * ROW_REGISTERS + FEED_REGISTERS <= 65536 / THREADS / 8 * 8 * (GROUPS + 1),
+                  "as many registers as a block begins with, or it waits for ever");
 };
 
 /* Barriers of a ring: which of its places are full, and which have been read. */
@@ -84,13 +92,18 @@ struct Barriers {
 struct Rings {
     Ring keys, values, raw[2], tiles;
 
-    template <class PLAN> __device__ __forceinline__ void place(Barriers *b)
+    /* barriers: where Barriers are. */
+    template <class PLAN> __device__ __forceinline__ void place(uint32_t barriers)
     {
-        keys = {shared_address(b->keys), shared_address(b->keys + PLAN::PLACES)};
-        values = {shared_address(b->values), shared_address(b->values + PLAN::PLACES)};
-        raw[0] = {shared_address(b->raw[0]), shared_address(b->raw[0] + 4)};
-        raw[1] = {shared_address(b->raw[1]), shared_address(b->raw[1] + 4)};
-        tiles = {shared_address(b->tiles), shared_address(b->tiles + 2)};
+        auto ring = [=](size_t at, int n) {
+            uint32_t full = barriers + (uint32_t)at;
+            return Ring{full, full + 8 * n};
+        };
+        keys = ring(offsetof(Barriers, keys), PLAN::PLACES);
+        values = ring(offsetof(Barriers, values), PLAN::PLACES);
+        raw[0] = ring(offsetof(Barriers, raw[0]), 4);
+        raw[1] = ring(offsetof(Barriers, raw[1]), 4);
+        tiles = ring(offsetof(Barriers, tiles), 2);
     }
 
     template <class PLAN> __device__ __forceinline__ void make() const
@@ -213,35 +226,82 @@ __device__ __forceinline__ void send_rows(uint32_t to, const bf16 *from, int64_t
     copies_arrive(full);
 }
 
-/* By one of three warps: a piece of E4M3 codes as rows of bf16, eight rows at a time; zeros behind
- * n_keys. Of eight lanes four have a row and four the next, so that what they store lies in
- * different banks. */
+/* By one of three warps: pages of E4M3 codes as rows of bf16. Of a half of a page a warp has two or three
+ * groups of eight rows. Codes are in registers before they are decoded, the first ones of the next half
+ * before this one is handed over, so that they come while stores end. Of eight lanes four have a row
+ * and four the next, so that what they store lies in different banks. Whatever lies behind the last
+ * key is decoded too: no code becomes a NaN, and its weight is zero. */
 template <int V>
-__device__ __forceinline__ void decode_e4m3(uint32_t to, uint32_t codes, int n_keys, int warp)
+__device__ __forceinline__ void send_e4m3(const Rings &rings, uint32_t places, uint32_t codes,
+                                          int n_pages, Cursor<Plan<V, V, CODED_PAGES>::PLACES> &to,
+                                          Cursor<Plan<V, V, CODED_PAGES>::RAW> &raw, int warp)
 {
-    constexpr int RUNS = V / 16, ROWS = 32 / RUNS; /* of a pass */
+    using P = Plan<V, V, CODED_PAGES>;
+    constexpr int RUNS = V / 16, ROWS = 32 / RUNS, EACH = 8 / ROWS; /* a lane's units of a group */
+    constexpr int MOST = 3, HELD = V > 64 ? 1 : MOST; /* groups of a half; in registers */
     int lane = threadIdx.x % 32, u = lane / 8 % (RUNS / 4) * 4 + lane % 4,
         first = lane / 4 % 2 + (RUNS == 16 ? 0 : lane / (2 * RUNS) * 2);
-    for (int group = warp; group < KV_PAGE / 8; group += 3) {
-        uint4 w[8 / ROWS];
+    uint4 w[HELD][EACH];
+    auto group = [&](int half, int n) { return 3 * n + (half ? 2 - warp : warp); };
+    auto load = [&](int half, int n, int i) {
+        uint32_t from = codes + (2 * raw.place + half) * P::RAW_BYTES + group(half, 0) * 8 * V +
+                        first * V + (u ^ unit_exchange(RUNS, first)) * UNIT_BYTES;
+        w[n % HELD][i] = load_unit((from ^ unit_exchange(RUNS, i * ROWS) * UNIT_BYTES) +
+                                   (n * 3 * 8 + i * ROWS) * V);
+    };
+    auto begin = [&](int half) {
+        raw.wait_full(rings.raw[half]);
 #pragma unroll
-        for (int i = 0; i < 8 / ROWS; i++) {
-            int r = group * 8 + i * ROWS + first;
-            w[i] = load_unit(codes + (r * RUNS + (u ^ unit_exchange(RUNS, r))) * UNIT_BYTES);
-            if (r >= n_keys)
-                w[i] = make_uint4(0, 0, 0, 0);
-        }
+        for (int n = 0; n < HELD; n++)
+            if (n < 2 || group(half, n) < KV_PAGE / 8)
 #pragma unroll
-        for (int i = 0; i < 8 / ROWS; i++) {
-            int r = group * 8 + i * ROWS + first;
-            store_unit(to + unit_at(V / 8, KV_PAGE, r, 2 * u),
-                       make_uint4(even_from_e4m3(w[i].x), even_from_e4m3(w[i].y),
-                                  even_from_e4m3(w[i].z), even_from_e4m3(w[i].w)));
-            store_unit(to + unit_at(V / 8, KV_PAGE, r, 2 * u + 1),
-                       make_uint4(odd_from_e4m3(w[i].x), odd_from_e4m3(w[i].y),
-                                  odd_from_e4m3(w[i].z), odd_from_e4m3(w[i].w)));
+                for (int i = 0; i < EACH; i++)
+                    load(half, n, i);
+    };
+
+    begin(0);
+#pragma unroll 1
+    for (; n_pages > 0; n_pages--)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const Ring &r = half ? rings.values : rings.keys;
+            uint32_t done =
+                lane == 0 ? rings.raw[half].empty + 8 * raw.place : r.full + 8 * to.place;
+            uint32_t rows = places + to.place * P::PLACE_BYTES + half * P::KEY_BYTES +
+                            group(half, 0) * 8 * 128 + unit_at(V / 8, KV_PAGE, first, 2 * u);
+            to.wait_empty(r);
+#pragma unroll(V > 128 ? 1 : MOST)
+            for (int n = 0; n < MOST; n++) {
+                if (n == 2 && group(half, n) >= KV_PAGE / 8)
+                    break;
+                if (V > 128)
+                    asm volatile("" : "+r"(rows), "+r"(first)); /* addresses are made anew */
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    uint4 c = w[n % HELD][i];
+                    uint32_t unit = rows ^ i * ROWS * UNIT_BYTES,
+                             further = (n * 3 * 8 + i * ROWS) * 128;
+                    store_unit(unit + further,
+                               make_uint4(even_from_e4m3(c.x), even_from_e4m3(c.y),
+                                          even_from_e4m3(c.z), even_from_e4m3(c.w)));
+                    store_unit((unit ^ UNIT_BYTES) + further,
+                               make_uint4(odd_from_e4m3(c.x), odd_from_e4m3(c.y),
+                                          odd_from_e4m3(c.z), odd_from_e4m3(c.w)));
+                    if (n + HELD < MOST && (n + HELD < 2 || group(half, n + HELD) < KV_PAGE / 8))
+                        load(half, n + HELD, i);
+                }
+            }
+            if (half) {
+                to.next();
+                raw.next();
+            }
+            if (!half || n_pages > 1)
+                begin(half ^ 1);
+            proxy_fence();
+            __syncwarp();
+            if (lane < 2) /* each at its own */
+                barrier_arrive(done);
         }
-    }
 }
 
 /* By the helpers: jobs and their queries; and what is codes, or rows, into places. */
@@ -257,6 +317,8 @@ __device__ __forceinline__ void help(const Params &p, const Rings &rings, uint8_
     Cursor<P::RAW ? P::RAW : 1> raw;
     Job j;
     for (int k = 0;; k++, tile.next()) {
+        if (FROM == CODED_PAGES)
+            asm volatile("" : "+r"(helper)); /* what follows from it is made anew, not kept */
         bool any = find_job<false>(p, k, j);
         uint32_t full = rings.tiles.full + 8 * tile.place;
         if (!any)
@@ -272,6 +334,12 @@ __device__ __forceinline__ void help(const Params &p, const Rings &rings, uint8_
         }
         send_queries<QK, V, FROM>(p, j, base + tile.place * P::GROUPS * P::TILE_BYTES, full,
                                   helper);
+        if constexpr (FROM == CODED_PAGES)
+            if (p.a.cache.kv.dtype == KV_FP8) {
+                send_e4m3<V>(rings, places, base + P::RAW_AT, j.last - j.first + 1, to, raw,
+                             helper / 32);
+                continue;
+            }
         for (int page = j.first; FROM != PAGES && page <= j.last; page++, to.next(), raw.next()) {
             int n_keys = min(j.pos + j.n_rows - page * KV_PAGE, (int)KV_PAGE);
             uint32_t place = places + to.place * P::PLACE_BYTES;
@@ -293,12 +361,8 @@ __device__ __forceinline__ void help(const Params &p, const Rings &rings, uint8_
                 const uint8_t *codes = shared + P::RAW_AT + (2 * raw.place + half) * P::RAW_BYTES;
                 raw.wait_full(rings.raw[half]);
                 to.wait_empty(r);
-                if (p.a.cache.kv.dtype == KV_FP8)
-                    decode_e4m3<V>(place + half * P::KEY_BYTES, shared_address(codes),
-                                   half ? n_keys : KV_PAGE, helper / 32);
-                else
-                    decode<P::HELPERS>(place + half * P::KEY_BYTES, codes, V / 8,
-                                       half ? n_keys : KV_PAGE, p.a.cache.kv.dtype, helper);
+                decode_e2m1<P::HELPERS>(place + half * P::KEY_BYTES, codes, V / 8,
+                                        half ? n_keys : KV_PAGE, helper);
                 proxy_fence();
                 __syncwarp();
                 if (helper % 32 == 0) {
@@ -584,7 +648,7 @@ __global__ void __launch_bounds__(Plan<QK, V, FROM>::THREADS, 1)
     __shared__ Job jobs[P::TILES];
     __shared__ __align__(128) uint32_t ones[8 * 16 / 2]; /* eight columns of a step */
     Rings rings;
-    rings.place<P>(&barriers);
+    rings.place<P>(shared_address(&barriers));
     if (threadIdx.x == 0)
         rings.make<P>();
     if (threadIdx.x < 8 * 16 / 2)
