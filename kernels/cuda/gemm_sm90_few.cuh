@@ -17,6 +17,8 @@
 #ifndef MB_KERNELS_CUDA_GEMM_SM90_FEW_CUH
 #define MB_KERNELS_CUDA_GEMM_SM90_FEW_CUH
 
+#include "kernels/cuda/launch.cuh"
+
 namespace
 {
 
@@ -34,18 +36,6 @@ template <SlabCodec CODEC, int N_SLABS> struct FewShape {
 };
 
 #ifdef CUDA_SM90A
-
-/* Until the launches before this one are over, and what they wrote is there. */
-__device__ __forceinline__ void launches_wait()
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-/* The launch after this one may begin where it finds room. */
-__device__ __forceinline__ void launches_go_on()
-{
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
 
 /* 8 x 8 values of 16 bits, turned: a lane brings two of a row and gets two of a column. */
 __device__ __forceinline__ uint32_t transposed(uint32_t v)
@@ -289,7 +279,7 @@ __device__ __forceinline__ void bring(const CudaGemm &g, const Tiles &tiles, int
             if (lane == 0)
                 source.bring_records(ring.first + ahead * S::STAGE, ahead * S::CHUNKS,
                                      count(ahead * S::CHUNKS));
-    launches_wait();
+    launch_wait();
     if (tile < n_tiles)
         source.find_rows(g, lane);
     for (; tile < n_tiles; tile += step, source = then) {
@@ -366,8 +356,8 @@ __global__ void __launch_bounds__(S::TEAMS *S::THREADS, 1)
                  teams * gridDim.x, stages, ring, lane);
         return;
     }
-    launches_wait();
-    launches_go_on();
+    launch_wait();
+    launch_next();
     for (;;) {
         barrier_wait(ring.at + S::FULL, ring.parity);
         uint4 found = load_unit(ring.at + S::TILE), where = load_unit(ring.at + S::TILE + 16);
@@ -395,25 +385,20 @@ int launch_few(const CudaGemm *g, const SlabLaunch *l, void *stream)
     int blocks = l->most_tiles < l->n_sm ? (int)l->most_tiles : l->n_sm;
     int64_t each = (l->most_tiles + l->n_sm - 1) / l->n_sm;
     int teams = each < S::TEAMS ? (int)each : S::TEAMS;
-    int stages = (l->shared_bytes - fixed) / teams / S::STAGE;
+    /* A kilobyte is left, without which compute-sanitizer cannot follow. */
+    int stages = (l->shared_bytes - 1024 - fixed) / teams / S::STAGE;
     if (stages < 2)
         return cudaErrorInvalidValue;
     static bool may_take = false;
     cudaError_t err = allow_shared(kernel, l->shared_bytes, &may_take);
     if (err != cudaSuccess)
         return err;
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks);
-    config.blockDim = dim3((unsigned)(teams * S::THREADS));
-    config.dynamicSmemBytes = (size_t)(fixed + teams * stages * S::STAGE);
-    config.stream = (cudaStream_t)stream;
-    config.attrs = &early;
-    config.numAttrs = g->follows ? 1 : 0;
-    err = cudaLaunchKernelEx(&config, kernel, *g, stages, l->vectors);
-    return err != cudaSuccess ? err : cudaGetLastError();
+    size_t shared = (size_t)(fixed + teams * stages * S::STAGE);
+    if (g->follows)
+        return launch_early(kernel, dim3((unsigned)blocks), teams * S::THREADS, shared, stream, *g,
+                            stages, l->vectors);
+    kernel<<<blocks, teams * S::THREADS, shared, (cudaStream_t)stream>>>(*g, stages, l->vectors);
+    return cudaGetLastError();
 }
 
 } // namespace

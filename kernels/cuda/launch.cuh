@@ -14,6 +14,14 @@ static __device__ __forceinline__ void launch_wait()
 #endif
 }
 
+/* The launch after this one may begin where it finds room, if it is an early one. */
+static __device__ __forceinline__ void launch_next()
+{
+#ifdef CUDA_SM90A
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* The kernel's blocks come to the device while the launch before it on the stream, whatever that is,
  * ends. All its threads call launch_wait before they read what a launch may have written, or write
  * what one may touch: then what follows the kernel also follows all that was before it. */
