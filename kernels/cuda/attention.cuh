@@ -221,7 +221,11 @@ cudaError_t launch_attention(Params p, int n_pieces, cudaStream_t stream)
     }
     if (per == 0)
         return cudaErrorInvalidConfiguration;
-    int grid = per * multiprocessors();
+    int n_multiprocessors;
+    cudaError_t code = count_multiprocessors(&n_multiprocessors);
+    if (code != cudaSuccess)
+        return code;
+    int grid = per * n_multiprocessors;
     /* The blocks' own states and the places for splits share one memory. */
     int64_t own = (int64_t)grid * WARPS * ROWS::MT * p.slot_floats;
     if (own > p.a.most_floats)

@@ -638,17 +638,6 @@ __device__ __forceinline__ void decode(uint32_t to, const uint8_t *from, int uni
     }
 }
 
-int multiprocessors()
-{
-    static int n = 0;
-    int device = 0;
-    if (n == 0 &&
-        (cudaGetDevice(&device) != cudaSuccess ||
-         cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device) != cudaSuccess))
-        n = 1;
-    return n;
-}
-
 } // namespace
 
 #endif

@@ -673,10 +673,12 @@ template <int QK, int V, Source FROM> cudaError_t launch_prompt(Params p, cudaSt
     using P = Plan<QK, V, FROM>;
     auto kernel = prompt_kernel<QK, V, FROM>;
     static bool may_take = false;
+    int grid;
     cudaError_t code = allow_shared(kernel, P::SHARED, &may_take);
+    if (code == cudaSuccess)
+        code = count_multiprocessors(&grid);
     if (code != cudaSuccess)
         return code;
-    int grid = multiprocessors();
     p.half_bytes = (int)(p.a.cache.head_bytes / 2);
     p.slot_floats = 32 * (V / 8 * 4 + 4);
     p.a.states = p.a.partials;

@@ -180,55 +180,52 @@ __device__ __forceinline__ uint4 load_once(const uint8_t *from)
 }
 
 /* A thread's codes of a page: a unit of each block in two rows, 32 apart. Of eight lanes of a warp four have
- * a row and four the next, so that what they store lies in different banks. */
-struct Codes {
+ * a row and four the next, so that what they store lies in different banks. BLOCKS of latent lanes, or
+ * 0: as many as the cache has. */
+template <int BLOCKS> struct Codes {
     uint4 w[2][MOST_BLOCKS];
-    int n_blocks, row_bytes;
+    int n_blocks;
     int at, over; /* in a page: the first unit, and how much further even blocks' are exchanged */
     uint32_t to;  /* in a tile: the first of its two units */
 
     __device__ __forceinline__ void begin(int latent_blocks)
     {
         int row = threadIdx.x % 128 / 4, u = threadIdx.x % 4;
-        int by = unit_exchange(4 * latent_blocks, row); /* and of the row 32 further */
-        n_blocks = latent_blocks;
-        row_bytes = 64 * latent_blocks;
-        at = row * row_bytes + ((u ^ by) & 3) * UNIT_BYTES;
+        n_blocks = BLOCKS > 0 ? BLOCKS : latent_blocks;
+        int by = unit_exchange(4 * n_blocks, row); /* and of the row 32 further */
+        at = row * 64 * n_blocks + ((u ^ by) & 3) * UNIT_BYTES;
         over = (by & 4) * UNIT_BYTES;
         to = row * 128 + ((2 * u ^ row) & 7) * UNIT_BYTES;
-    }
-
-    /* from: the first unit of the thread's row i. The exchange takes a unit to the next block, or
-     * that of an odd block to the one before. */
-    __device__ __forceinline__ void load(int i, int b, const uint8_t *from)
-    {
-        w[i][b] = load_once(from + (b % 2 ? -over : over) + b * 64);
-    }
-
-    __device__ __forceinline__ void store(int i, int b, uint32_t tile) const
-    {
-        const uint4 &v = w[i][b];
-        uint32_t even = tile + to, odd = even ^ UNIT_BYTES;
-        int further = b * BLOCK + i * 32 * 128;
-        store_unit(even + further, make_uint4(even_from_e4m3(v.x), even_from_e4m3(v.y),
-                                              even_from_e4m3(v.z), even_from_e4m3(v.w)));
-        store_unit(odd + further, make_uint4(odd_from_e4m3(v.x), odd_from_e4m3(v.y),
-                                             odd_from_e4m3(v.z), odd_from_e4m3(v.w)));
     }
 
     /* Loads a page; STORE: into the registers of the one that goes to the tile meanwhile. */
     template <bool STORE> __device__ __forceinline__ void pass(uint32_t tile, const uint8_t *page)
     {
+        uint32_t first = tile + to, second = first ^ UNIT_BYTES;
+        /* The exchange takes a unit to the next block, or that of an odd block to the one before. */
+        const uint8_t *even = page + at + over, *odd = page + at - over;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint8_t *from = page + at + i * 32 * row_bytes;
+            /* Not to be made anew for each load. */
+            asm volatile("" : "+l"(even), "+l"(odd));
 #pragma unroll
             for (int b = 0; b < MOST_BLOCKS; b++)
-                if (b < n_blocks) {
-                    if (STORE)
-                        store(i, b, tile);
-                    load(i, b, from);
+                if (BLOCKS > 0 || b < n_blocks) {
+                    uint4 v = w[i][b];
+                    w[i][b] = load_once((b % 2 ? odd : even) + b * 64);
+                    if (STORE) {
+                        int further = b * BLOCK + i * 32 * 128;
+                        store_unit(first + further,
+                                   make_uint4(even_from_e4m3(v.x), even_from_e4m3(v.y),
+                                              even_from_e4m3(v.z), even_from_e4m3(v.w)));
+                        store_unit(second + further,
+                                   make_uint4(odd_from_e4m3(v.x), odd_from_e4m3(v.y),
+                                              odd_from_e4m3(v.z), odd_from_e4m3(v.w)));
+                    }
                 }
+            even += 32 * 64 * n_blocks;
+            odd += 32 * 64 * n_blocks;
+            __syncwarp(); /* the compiler moves no load across this: all of them would be last */
         }
     }
 
@@ -246,13 +243,14 @@ struct Codes {
 
 /* By the four warps of the third group: pages of codes into their places as bf16, rope lanes by the copy
  * engine. A page's codes are asked for while those of the page before are decoded, whose registers
- * they take, so memory has the time of a whole page to bring them. */
-__device__ __forceinline__ void feed_codes(const Params &p, Places to)
+ * they take. */
+template <int BLOCKS> __device__ __forceinline__ void feed_codes(const Params &p, Places to)
 {
     const CudaLatents &c = p.a.cache;
     Piece here = {-1, 0}, next = {-1, 0};
-    Codes codes;
+    Codes<BLOCKS> codes;
     Walk walk;
+    bool leads = threadIdx.x / 32 == ROWS / 32;
     codes.begin(c.latent_blocks);
     walk.begin();
     do {
@@ -261,17 +259,17 @@ __device__ __forceinline__ void feed_codes(const Params &p, Places to)
             if (here.n_keys < KV_PAGE)
                 codes.clear(here.n_keys);
             to.wait_empty();
-            if (threadIdx.x / 32 == ROWS / 32)
-                load_bytes(tile + c.latent_blocks * BLOCK,
-                           page_at(c, here.page) + c.latent_blocks * (BLOCK / 2), BLOCK, full);
-            codes.pass<true>(tile, page_at(c, next.page >= 0 ? next.page : here.page));
+            if (leads)
+                load_bytes(tile + codes.n_blocks * BLOCK,
+                           page_at(c, here.page) + codes.n_blocks * (BLOCK / 2), BLOCK, full);
+            codes.template pass<true>(tile, page_at(c, next.page >= 0 ? next.page : here.page));
             proxy_fence();
             __syncwarp();
             if (threadIdx.x % 32 == 0)
                 barrier_arrive(full);
             to.next();
         } else if (next.page >= 0) {
-            codes.pass<false>(0, page_at(c, next.page));
+            codes.template pass<false>(0, page_at(c, next.page));
         }
         here = next;
         next = walk.next(p);
@@ -559,8 +557,10 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
     __syncthreads();
     if (group == 2) {
         registers_down<CODED ? 104 : 24>();
-        if (CODED)
-            feed_codes(p, pages);
+        if (CODED && c.latent_blocks == MOST_BLOCKS)
+            feed_codes<MOST_BLOCKS>(p, pages);
+        else if (CODED)
+            feed_codes<0>(p, pages);
         else if (threadIdx.x / 32 == ROWS / 32)
             feed(p, pages);
         return;
@@ -677,8 +677,7 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
 
 cudaError_t cuda_latent_sm90(const CudaLatentAttention *a, cudaStream_t stream)
 {
-    static int grid = 0;
-    static bool known[2];
+    static bool may_take[2];
     const CudaLatents &c = a->cache;
     bool coded = c.kv.dtype == KV_FP8;
     Params p = {};
@@ -687,21 +686,14 @@ cudaError_t cuda_latent_sm90(const CudaLatentAttention *a, cudaStream_t stream)
     p.tile_bytes = (c.latent_blocks + 1) * BLOCK;
     int shared = (1 + PLACES) * p.tile_bytes + 5 * 2048;
     auto kernel = coded ? latent_kernel<true> : latent_kernel<false>;
-    if (!known[coded]) {
-        int device = 0, n = 0, most = 0;
-        cudaError_t code = cudaGetDevice(&device);
-        if (code == cudaSuccess)
-            code = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-        if (code == cudaSuccess)
-            code = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-        if (code == cudaSuccess)
-            code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        most - 1024);
-        if (code != cudaSuccess)
-            return code;
-        grid = n;
-        known[coded] = true;
-    }
+    int grid, most;
+    cudaError_t code = count_multiprocessors(&grid);
+    if (code == cudaSuccess)
+        code = device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>(&most);
+    if (code == cudaSuccess)
+        code = allow_shared(kernel, most - 1024, &may_take[coded]);
+    if (code != cudaSuccess)
+        return code;
     p.a.most_floats -= (int64_t)grid * STATE_FLOATS;
     if (p.a.most_floats < 0)
         return cudaErrorInvalidValue;
