@@ -317,6 +317,8 @@ void comm_print_error(const Comm *c, const Err *e)
 
 void dist_abort(Comm *c, int exit_code, const Err *e)
 {
+    if (c->state && c->state->watchdog)
+        watchdog_let_end(c->state->watchdog);
     fflush(NULL);
     comm_print_error(c, e);
     if (c->state && c->state->mpi_started)

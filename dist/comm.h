@@ -56,8 +56,8 @@ void comm_wait_end(Comm *c);
  * failed. On entry *e is this rank's message if mine is not ST_OK, else ignored. When all is
  * well this costs one 4-byte allreduce. */
 Status dist_agree(Comm *c, Status mine, Err *e);
-/* Prints "moebatch: rank R (host): TEXT", then ends every rank with that exit code. Does not
- * return. */
+/* Prints "moebatch: rank R (host): TEXT", then ends every rank with that exit code; where the watchdog
+ * ends the job already, leaves that to it. Does not return. */
 _Noreturn void dist_abort(Comm *c, int exit_code, const Err *e);
 
 /* Collectives over bytes; counts per rank are the same on every rank. Any size_t length works.

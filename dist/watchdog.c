@@ -32,6 +32,7 @@ struct Watchdog {
     _Atomic int layer;
     const char *_Atomic name;
     const char *_Atomic collective;
+    atomic_bool gave_up; /* by the watching thread, which then ends the job */
 
     bool running;
     bool stop;            /* under lock */
@@ -47,6 +48,7 @@ Status watchdog_create(Watchdog **out, const Comm *comm, Err *e)
     if (!w)
         return err_set(e, ST_MEMORY, "no memory for the watchdog");
     w->comm = comm;
+    atomic_init(&w->gave_up, false);
     atomic_init(&w->step, -1);
     atomic_init(&w->layer, -1);
     pthread_condattr_t attr;
@@ -123,6 +125,7 @@ static void give_up(Watchdog *w, const char *trouble, double waited_s)
 {
     const char *collective = atomic_load(&w->collective);
     char where[260];
+    atomic_store(&w->gave_up, true);
     tell_place(w, where, sizeof where);
 
     /* First of all, since neither the hook nor MPI_Abort is sure to return. */
@@ -191,6 +194,12 @@ Status watchdog_run(Watchdog *w, double seconds, void (*hook)(void *ctx), void *
     }
     w->running = true;
     return ST_OK;
+}
+
+void watchdog_let_end(const Watchdog *w)
+{
+    while (atomic_load(&w->gave_up))
+        pause();
 }
 
 void watchdog_at(Watchdog *w, int64_t step, int layer, const char *name)

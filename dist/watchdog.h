@@ -20,6 +20,9 @@ void watchdog_destroy(Watchdog *w);
 
 /* See comm_watch. A second call replaces the first. */
 Status watchdog_run(Watchdog *w, double seconds, void (*hook)(void *ctx), void *ctx, Err *e);
+/* Does not return while the thread ends the job: who waited for the device that it aborts must not end
+ * the job before it, with another exit code. */
+void watchdog_let_end(const Watchdog *w);
 /* See comm_at. */
 void watchdog_at(Watchdog *w, int64_t step, int layer, const char *name);
 /* What was said last. */

@@ -3,11 +3,13 @@
  *
  * Started without arguments it starts itself under mpirun, one run for each case, and looks at how
  * that ended. */
-#include "dist/comm.h"
+#include "dist/comm_mpi.h"
+#include "dist/watchdog.h"
 #include "io/clock.h"
 #include "tests/support/check.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,7 @@ static const struct {
      30},
     {"stopped", 75, {"moebatch: rank ", "MPI_Barrier", "step 7; one of them", NULL}, 30},
     {"asleep-at-the-end", 75, {"the end of the job", NULL}, 30},
+    {"released", 75, {"in a step on the GPU", "one of them is lost or stuck", NULL}, 30},
     {"abort", 3, {"moebatch: rank 1 (", "): device lost", NULL}, 30},
     {"slow-but-alive", 0, {"all is well", NULL}, 30},
 };
@@ -34,6 +37,31 @@ static const struct {
 static void say_hook(void *ctx)
 {
     fprintf(stderr, "%s\n", (const char *)ctx);
+}
+
+static const char *no_trouble(void *ctx)
+{
+    (void)ctx;
+    return NULL;
+}
+
+static void release(void *ctx)
+{
+    atomic_store((atomic_bool *)ctx, true);
+}
+
+/* A device that waits for the other ranks until the watchdog ends that. */
+static void wait_for_device(Comm *c)
+{
+    static atomic_bool released;
+    WatchedDevice device = {no_trouble, release, &released, NULL};
+    Err e;
+    watchdog_device(c->state->watchdog, &device);
+    watchdog_enter(c->state->watchdog, "a step on the GPU");
+    while (!atomic_load(&released))
+        usleep(1000);
+    err_set(&e, ST_DEVICE, "the device was aborted");
+    dist_abort(c, 1, &e);
 }
 
 /* What each rank does in a case. */
@@ -62,6 +90,10 @@ static int play(const char *name, int argc, char **argv)
     } else if (strcmp(name, "asleep-at-the-end") == 0) {
         if (c.rank == 1)
             sleep(60);
+    } else if (strcmp(name, "released") == 0) {
+        if (c.rank == 1)
+            sleep(60);
+        wait_for_device(&c);
     } else if (strcmp(name, "abort") == 0) {
         err_set(&e, ST_DEVICE, "device lost");
         if (c.rank == 1)

@@ -130,7 +130,7 @@ cat "$work/said"
 # --- a rank that is lost: SIGKILL, of which mpirun learns, and SIGSTOP, of which only the watchdog does ---
 awk 'BEGIN { for (i = 1; i <= 64; i++)
     printf "{\"custom_id\":\"%d\",\"prompt\":[5,6,7],\"max_tokens\":1000,\"ignore_eos\":true,\"temperature\":0}\n", i }' >"$work/endless"
-lost() { # SIGNAL LIMIT_S TEXT
+lost() { # SIGNAL LIMIT_MS TEXT [CODE]
     share=
     [ 2 -le "$n_gpus" ] || share=--share-gpu
     rm -rf "$work/lost" "$work/lost.job"
@@ -153,13 +153,13 @@ lost() { # SIGNAL LIMIT_S TEXT
         kill -0 "$(cat "$work/pid.0")" 2>/dev/null || break
         sleep 0.1
     done
-    if [ $code != 0 ] && [ $ms -lt "$2" ] && ! kill -0 "$(cat "$work/pid.0")" 2>/dev/null && grep -qa "$3" "$work/log"; then
+    if [ $code != 0 ] && [ $code = "${4:-$code}" ] && [ $ms -lt "$2" ] && ! kill -0 "$(cat "$work/pid.0")" 2>/dev/null && grep -qa "$3" "$work/log"; then
         say "SIG$1 of a rank: all ended after $ms ms, exit code $code: $text"
     else
         fail "SIG$1 of a rank: after $ms ms, exit code $code: $text $(tail -2 "$work/log")"
     fi
 }
 lost KILL 20000 ''
-lost STOP 30000 'one of them is lost or stuck'
+lost STOP 30000 'one of them is lost or stuck' 75
 [ $failed = 0 ] && say "all passed"
 exit $failed
