@@ -385,8 +385,7 @@ int launch_few(const CudaGemm *g, const SlabLaunch *l, void *stream)
     int blocks = l->most_tiles < l->n_sm ? (int)l->most_tiles : l->n_sm;
     int64_t each = (l->most_tiles + l->n_sm - 1) / l->n_sm;
     int teams = each < S::TEAMS ? (int)each : S::TEAMS;
-    /* A kilobyte is left, without which compute-sanitizer cannot follow. */
-    int stages = (l->shared_bytes - 1024 - fixed) / teams / S::STAGE;
+    int stages = (l->shared_bytes - fixed) / teams / S::STAGE;
     if (stages < 2)
         return cudaErrorInvalidValue;
     static bool may_take = false;
