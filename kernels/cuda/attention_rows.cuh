@@ -10,7 +10,7 @@ namespace
 {
 
 constexpr int SPLIT_PAGES = CUDA_SPLIT / KV_PAGE, MOST_PIECES = 4;
-constexpr uint32_t ALL = 0xffffffffu, ONES = 0x3f803f80u; /* two of bf16 */
+constexpr uint32_t ALL = 0xffffffffu;
 
 /* Keys of pages first .. last for n_heads heads from head on of n_rows rows from row on, whose first
  * position is pos. */
@@ -211,8 +211,7 @@ template <int M, int MOST, bool E> struct Rows {
 #pragma unroll
                     for (int l = 0; l < 8; l++)
                         v[l] = u * 8 + l < d ? ((const uint16_t *)from)[l] : 0;
-                    w = make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
-                                   v[6] | v[7] << 16);
+                    w = pack_unit(v);
                 }
             }
             store_unit(queries + unit_at(units, TILE, r, u), w);
@@ -629,12 +628,8 @@ __device__ __forceinline__ void decode(uint32_t to, const uint8_t *from, int uni
         uint4 w = make_uint4(0, 0, 0, 0);
         if (r < n_keys)
             w = ((const uint4 *)from)[r * runs + (u ^ unit_exchange(runs, r))];
-        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u),
-                   make_uint4(even_from_e4m3(w.x), even_from_e4m3(w.y), even_from_e4m3(w.z),
-                              even_from_e4m3(w.w)));
-        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u + 1),
-                   make_uint4(odd_from_e4m3(w.x), odd_from_e4m3(w.y), odd_from_e4m3(w.z),
-                              odd_from_e4m3(w.w)));
+        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u), low_from_e4m3(w));
+        store_unit(to + unit_at(units, KV_PAGE, r, 2 * u + 1), high_from_e4m3(w));
     }
 }
 

@@ -201,8 +201,7 @@ __device__ __forceinline__ void send_queries(const Params &p, const Job &j, uint
         for (int l = 0; l < 8; l++)
             v[l] = row < j.n_rows && u * 8 + l < d ? from[l] : 0;
         store_unit(tile + m / 64 * P::TILE_BYTES + unit_at(UNITS, 64, m % 64, u),
-                   make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
-                              v[6] | v[7] << 16));
+                   pack_unit(v));
     }
     proxy_fence();
     barrier_arrive(full);
@@ -282,11 +281,9 @@ __device__ __forceinline__ void send_e4m3(const Rings &rings, uint32_t places, u
                     uint32_t unit = rows ^ i * ROWS * UNIT_BYTES,
                              further = (n * 3 * 8 + i * ROWS) * 128;
                     store_unit(unit + further,
-                               make_uint4(even_from_e4m3(c.x), even_from_e4m3(c.y),
-                                          even_from_e4m3(c.z), even_from_e4m3(c.w)));
+                               low_from_e4m3(c));
                     store_unit((unit ^ UNIT_BYTES) + further,
-                               make_uint4(odd_from_e4m3(c.x), odd_from_e4m3(c.y),
-                                          odd_from_e4m3(c.z), odd_from_e4m3(c.w)));
+                               high_from_e4m3(c));
                     if (n + HELD < MOST && (n + HELD < 2 || group(half, n + HELD) < KV_PAGE / 8))
                         load(half, n + HELD, i);
                 }

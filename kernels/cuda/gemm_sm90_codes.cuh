@@ -46,23 +46,19 @@ __device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b, uint32_t
 }
 
 /* Both halves of a, times the low or the high half of s. */
-__device__ __forceinline__ uint32_t mul2_low(uint32_t a, uint32_t s)
+template <bool HIGH> __device__ __forceinline__ uint32_t mul2_half(uint32_t a, uint32_t s)
 {
     uint32_t c;
-    asm("{\n.reg .b16 l, h;\n.reg .b32 both;\nmov.b32 {l, h}, %2;\nmov.b32 both, {l, l};\n"
-        "mul.rn.bf16x2 %0, %1, both;\n}"
-        : "=r"(c)
-        : "r"(a), "r"(s));
-    return c;
-}
-
-__device__ __forceinline__ uint32_t mul2_high(uint32_t a, uint32_t s)
-{
-    uint32_t c;
-    asm("{\n.reg .b16 l, h;\n.reg .b32 both;\nmov.b32 {l, h}, %2;\nmov.b32 both, {h, h};\n"
-        "mul.rn.bf16x2 %0, %1, both;\n}"
-        : "=r"(c)
-        : "r"(a), "r"(s));
+#define MUL2_BY(half)                                                                              \
+    asm("{\n.reg .b16 l, h;\n.reg .b32 both;\nmov.b32 {l, h}, %2;\nmov.b32 both, {" half ", " half  \
+        "};\nmul.rn.bf16x2 %0, %1, both;\n}"                                                       \
+        : "=r"(c)                                                                                  \
+        : "r"(a), "r"(s))
+    if (HIGH)
+        MUL2_BY("h");
+    else
+        MUL2_BY("l");
+#undef MUL2_BY
     return c;
 }
 
@@ -141,7 +137,7 @@ template <SlabCodec CODEC, int FROM, int N> struct Codes {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             bool high = CODEC == SLAB_MXFP4 ? j >= 2 : i >= 4;
-            a[i] = high ? mul2_high(bits[i], s[i % 2]) : mul2_low(bits[i], s[i % 2]);
+            a[i] = high ? mul2_half<true>(bits[i], s[i % 2]) : mul2_half<false>(bits[i], s[i % 2]);
         }
     }
 

@@ -32,9 +32,8 @@ struct PairMaps { /* of the rows, and of the results */
 /* The main loop: acc = the slab's 64 outputs x NT of MOST rows. meanwhile(): what is done while the
  * tensor cores end. */
 template <SlabCodec CODEC, int MOST, int NT, typename F>
-__device__ __forceinline__ void multiply_pair(float (&acc)[MOST / 2], int chunks,
-                                              const Stages &m, Ring &ring, int group, int thread,
-                                              F meanwhile)
+__device__ __forceinline__ void multiply_pair(float (&acc)[MOST / 2], int chunks, const Stages &m,
+                                              Ring &ring, int group, int thread, F meanwhile)
 {
     constexpr int BYTES = slab_record_bytes(CODEC), STEPS = 2;
     float(&sums)[NT / 2] = reinterpret_cast<float(&)[NT / 2]>(acc);
@@ -84,10 +83,9 @@ __device__ __forceinline__ void multiply_pair(float (&acc)[MOST / 2], int chunks
 /* Sums become results in registers, are transposed on their way into a box in shared memory, and leave
  * while the next ones are made. row: of the tile's first in y; column: of the slab's first. */
 template <int MOST, bool GATED>
-__device__ __forceinline__ void store_boxes(const CudaGemm &g, const CUtensorMap *map,
-                                            const Tile &t, const Piece &to, int column,
-                                            const float (&acc)[MOST / 2], const Finish &f,
-                                            uint8_t *boxes, int group, int thread)
+__device__ __forceinline__ void
+store_boxes(const CudaGemm &g, const CUtensorMap *map, const Tile &t, const Piece &to, int column,
+            const float (&acc)[MOST / 2], const Finish &f, uint8_t *boxes, int group, int thread)
 {
     constexpr int ROWS = GATED ? 128 : 64, PIECES = GATED ? 4 : 8,
                   BYTES = PIECES * 16; /* of a row */
@@ -243,8 +241,8 @@ __global__ void __launch_bounds__(PAIR_THREADS, 1)
     int n_tiles = tiles.count();
     if (warp >= 8) {
         registers_down<40>();
-        produce_pair<CODEC, MOST>(g, &maps.x, tiles, n_tiles, n_slabs, chunks, k_chunks, m, ring, rank,
-                            warp - 8);
+        produce_pair<CODEC, MOST>(g, &maps.x, tiles, n_tiles, n_slabs, chunks, k_chunks, m, ring,
+                                  rank, warp - 8);
     } else {
         registers_up<232>();
         int group = warp / 4, step = gridDim.x / 2;

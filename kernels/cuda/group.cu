@@ -168,21 +168,21 @@ __global__ void __launch_bounds__(THREADS)
         g.first[n_local] = all;
     __syncthreads();
 
-    auto place =
-        [&](const Choice &c) { /* by all lanes, also those beyond the end */
-                               unsigned same = __match_any_sync(0xffffffffu, c.expert);
-                               int32_t pair = -1;
-                               if (c.expert >= 0) {
-                                   pair = mine[c.expert] + __popc(same & ((1u << lane) - 1));
-                                   g.row_of[pair] = c.row;
-                               }
-                               if (c.place)
-                                   *c.place = pair;
-                               __syncwarp();
-                               if (c.expert >= 0 && (same >> lane) == 1) /* the last of its kind */
-                                   mine[c.expert] = pair + 1;
-                               __syncwarp();
-        };
+    /* By all lanes, also those beyond the end. */
+    auto place = [&](const Choice &c) {
+        unsigned same = __match_any_sync(0xffffffffu, c.expert);
+        int32_t pair = -1;
+        if (c.expert >= 0) {
+            pair = mine[c.expert] + __popc(same & ((1u << lane) - 1));
+            g.row_of[pair] = c.row;
+        }
+        if (c.place)
+            *c.place = pair;
+        __syncwarp();
+        if (c.expert >= 0 && (same >> lane) == 1) /* the last of its kind */
+            mine[c.expert] = pair + 1;
+        __syncwarp();
+    };
     if (KEPT > 0) {
 #pragma unroll
         for (int i = 0; i < KEPT; i++)

@@ -30,11 +30,6 @@ __device__ __forceinline__ float value(uint32_t bits)
     return __uint_as_float(bits << 16);
 }
 
-__device__ __forceinline__ uint4 pack_unit(const uint32_t v[UNIT_LANES])
-{
-    return make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16);
-}
-
 /* v[0], v[8], v[1], v[9] */
 __device__ __forceinline__ uint32_t four_e4m3(const uint32_t *v, float scale)
 {

@@ -188,6 +188,12 @@ __device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, float by)
     return *(const uint32_t *)&v;
 }
 
+__device__ __forceinline__ uint4 scaled_unit(uint4 w, float by)
+{
+    return make_uint4(scaled_pair(w.x, by), scaled_pair(w.y, by), scaled_pair(w.z, by),
+                      scaled_pair(w.w, by));
+}
+
 /* A block per row, a thread for 16 lanes; pages that no later step can see are not there. */
 __global__ void write_latents_kernel(const __grid_constant__ CudaLatents c, const bf16 *rows,
                                      int64_t stride, int latent_dim, int rope_dim)
@@ -240,15 +246,8 @@ __global__ void read_latents_kernel(bf16 *rows, const __grid_constant__ CudaLate
         uint4 v[2];
         if (c.kv.dtype == KV_FP8) {
             uint4 w = ((const uint4 *)page)[r * runs + (u ^ unit_exchange(runs, r))];
-            float by = c.kv.k_scale;
-            v[0] = make_uint4(scaled_pair(even_from_e4m3(w.x), by),
-                              scaled_pair(even_from_e4m3(w.y), by),
-                              scaled_pair(even_from_e4m3(w.z), by),
-                              scaled_pair(even_from_e4m3(w.w), by));
-            v[1] = make_uint4(scaled_pair(odd_from_e4m3(w.x), by),
-                              scaled_pair(odd_from_e4m3(w.y), by),
-                              scaled_pair(odd_from_e4m3(w.z), by),
-                              scaled_pair(odd_from_e4m3(w.w), by));
+            v[0] = scaled_unit(low_from_e4m3(w), c.kv.k_scale);
+            v[1] = scaled_unit(high_from_e4m3(w), c.kv.k_scale);
         } else {
             const uint8_t *from = block_of(c, page, u / 4) + r * 128;
 #pragma unroll

@@ -23,7 +23,6 @@ namespace
 constexpr int HEADS = 64, ROWS = 256, THREADS = ROWS + 128, BLOCK = KV_PAGE * 128, HALF = 4;
 constexpr int MOST_BLOCKS = 2 * HALF, PLACES = 2; /* of latent lanes; of pages */
 constexpr int SPLIT_PAGES = CUDA_SPLIT / KV_PAGE, STATE_FLOATS = ROWS * (HALF * 32 + 4);
-constexpr uint32_t ONES = 0x3f803f80u; /* two of bf16 */
 enum { TAKEN = 1, SENT, ALL_ROWS }; /* barriers; SENT: of the message; TAKEN: its place is free */
 
 struct Params {
@@ -215,12 +214,8 @@ template <int BLOCKS> struct Codes {
                     w[i][b] = load_once((b % 2 ? odd : even) + b * 64);
                     if (STORE) {
                         int further = b * BLOCK + i * 32 * 128;
-                        store_unit(first + further,
-                                   make_uint4(even_from_e4m3(v.x), even_from_e4m3(v.y),
-                                              even_from_e4m3(v.z), even_from_e4m3(v.w)));
-                        store_unit(second + further,
-                                   make_uint4(odd_from_e4m3(v.x), odd_from_e4m3(v.y),
-                                              odd_from_e4m3(v.z), odd_from_e4m3(v.w)));
+                        store_unit(first + further, low_from_e4m3(v));
+                        store_unit(second + further, high_from_e4m3(v));
                     }
                 }
             even += 32 * 64 * n_blocks;
@@ -355,9 +350,7 @@ __device__ __forceinline__ void load_queries(const Params &p, const Job &j, uint
 #pragma unroll
             for (int l = 0; l < 8; l++)
                 v[l] = h < most && lane + l < end ? from[l] : 0;
-            store_unit(queries + b * BLOCK + h * 128 + ((u ^ h) & 7) * UNIT_BYTES,
-                       make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
-                                  v[6] | v[7] << 16));
+            store_unit(queries + b * BLOCK + h * 128 + ((u ^ h) & 7) * UNIT_BYTES, pack_unit(v));
         }
         return;
     }

@@ -31,6 +31,8 @@ static __device__ __forceinline__ void load_transposed(uint32_t r[4], uint32_t a
                  : "memory");
 }
 
+constexpr uint32_t ONES = 0x3f803f80u; /* two of bf16: of which an operand is made that sums */
+
 /* c += a * b, products of bf16 summed in float32 */
 static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0,
                                            uint32_t b1)

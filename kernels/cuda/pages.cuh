@@ -75,6 +75,25 @@ static __device__ __forceinline__ uint32_t odd_from_e4m3(uint32_t codes)
     return pair_from_bits(codes >> 4, signs_of_e4m3(codes));
 }
 
+/* A unit of 16 codes as two of bf16. */
+static __device__ __forceinline__ uint4 low_from_e4m3(uint4 w)
+{
+    return make_uint4(even_from_e4m3(w.x), even_from_e4m3(w.y), even_from_e4m3(w.z),
+                      even_from_e4m3(w.w));
+}
+
+static __device__ __forceinline__ uint4 high_from_e4m3(uint4 w)
+{
+    return make_uint4(odd_from_e4m3(w.x), odd_from_e4m3(w.y), odd_from_e4m3(w.z),
+                      odd_from_e4m3(w.w));
+}
+
+/* Eight values of 16 bits. */
+static __device__ __forceinline__ uint4 pack_unit(const uint32_t v[UNIT_LANES])
+{
+    return make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16);
+}
+
 /* Eight codes of E2M1 times their block's scale, which bf16 holds exactly. Moved to the place of its bits
  * in a bf16 a code is worth 2^-126 of its value, its subnormal too. */
 static __device__ __forceinline__ uint4 eight_from_e2m1(uint32_t codes, float scale)

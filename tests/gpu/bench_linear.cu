@@ -24,9 +24,10 @@ static const char *codec_name(SlabCodec c)
     return c == SLAB_BF16 ? "bf16" : c == SLAB_MXFP4 ? "mxfp4" : "fp8";
 }
 
+static const int rows[] = {1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192};
+
 static void run(const Linear &l, SlabCodec codec, double copy_bytes)
 {
-    const int rows[] = {1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192};
     std::vector<Bank> banks;
     int64_t bytes = 0;
     while (bytes < (int64_t)256 << 20) {
@@ -72,7 +73,10 @@ int main(void)
     printf("device copy %.2f TB/s (read and written); b: bytes / copy, f: FLOPs / cuBLASLt's dense "
            "bf16\n",
            copy_bytes * 1e-12);
-    printf("rows: 1, 8, 32, 64, 128, 256, 512, 1024, 2048, 8192\n");
+    printf("rows:");
+    for (int n : rows)
+        printf(" %d", n);
+    printf("\n");
     for (const Linear &l : layers)
         for (SlabCodec codec : {SLAB_BF16, SLAB_MXFP4, SLAB_E4M3})
             run(l, codec, copy_bytes);
