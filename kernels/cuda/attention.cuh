@@ -108,6 +108,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         return to;
     };
     auto give = [&] {
+        proxy_fence();
         __syncwarp();
         if (SINGLE)
             feed.next(p, ring, full);

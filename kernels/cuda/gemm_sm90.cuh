@@ -322,6 +322,7 @@ __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int sl
 #pragma unroll
     for (int s = 0; s < SLABS; s++)
         hold(acc[s]);
+    proxy_fence(); /* of the codes it has read, as each stage's is of those of the stage before */
     if (thread % 32 == 0)
         barrier_arrive(ring.empty + 8 * last);
 #pragma unroll
@@ -370,6 +371,7 @@ __device__ __forceinline__ void consume_few(const CudaGemm &g, const Tile &t, in
                 for (int n = 0; n < NT / 8; n++)
                     mma(acc + 4 * n, a + 4 * j, b[h][n][j * 2], b[h][n][j * 2 + 1]);
         }
+        proxy_fence();
         __syncwarp();
         if (lane == 0)
             barrier_arrive(bar + to_empty);

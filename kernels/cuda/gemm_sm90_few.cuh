@@ -183,6 +183,7 @@ __device__ __forceinline__ void few_tile(const CudaGemm &g, const Tile &t,
                             mma(acc[s] + 4 * n, a + 4 * j, b[c][h][n][j * 2],
                                 b[c][h][n][j * 2 + 1]);
                 }
+        proxy_fence(); /* not in the warp that fills the stage, whose rows it would wait for */
         __syncwarp();
         if (lane == 0)
             barrier_arrive(ring.at + S::EMPTY);

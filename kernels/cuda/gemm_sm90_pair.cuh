@@ -1,8 +1,9 @@
 /* kernels/cuda/gemm_sm90_pair.cuh - the slab kernel for many rows, by pairs of blocks; included by
  * gemm_sm90.cuh.
  * Tile    256 outputs x up to 256 or 160 rows a pair: 128 of the outputs a block, a slab a warpgroup, and
- *         of the rows the least of four multiples of 32 that holds them. Rows come by the copy engine in boxes of 32, every other one asked for by either block and sent to
- *         both. Results leave by it, but for those of a box that is not all the tile's, and floats.
+ *         of the rows the least of four multiples of 32 that holds them. Rows come by the copy engine in
+ *         boxes of 32, every other one asked for by either block and sent to both. Results leave by it,
+ *         but for those of a box that is not all the tile's, and floats.
  * Budget  for 64 inputs the tensor cores take 1024 clocks, in which a block takes 32 KB out of L2 (it
  *         gives about 35 bytes a clock) and 128 KB go through shared memory (128 a clock).
  * Why     rows that threads copy (cp.async) keep the tensor cores waiting, and without the other block's
@@ -66,6 +67,7 @@ __device__ __forceinline__ void multiply_pair(float (&acc)[MOST / 2], int chunks
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
         barrier_wait(ring.full + 8 * ring.stage, ring.parity);
+        proxy_fence(); /* the codes of the stage before have been read */
         unit(std::integral_constant<int, 0>());
         unit(std::integral_constant<int, 1>());
         last = ring.stage;
@@ -76,6 +78,7 @@ __device__ __forceinline__ void multiply_pair(float (&acc)[MOST / 2], int chunks
     hold(a[0]);
     hold(a[1]);
     hold(sums);
+    proxy_fence();
     if (lane < 2)
         barrier_arrive_at(ring.empty + 8 * last, lane);
 }

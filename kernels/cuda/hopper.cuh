@@ -7,15 +7,6 @@
 #include "kernels/cuda/arch.cuh"
 #include "kernels/cuda/mma.cuh"
 
-/* What this thread wrote to shared memory, or knows to be written, is there for tensor cores and the
- * copy engine. */
-static __device__ __forceinline__ void proxy_fence()
-{
-#ifdef CUDA_SM90A
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 /* Of each thread of the warpgroup, from now on. */
 template <int REGISTERS> static __device__ __forceinline__ void registers_up()
 {
@@ -45,7 +36,8 @@ static __device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t byt
                  : "memory");
 }
 
-/* bytes, both addresses: multiples of 16. */
+/* bytes, both addresses: multiples of 16. What lay there before was read by tensor cores, or by instructions
+ * and a proxy_fence. */
 static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, uint32_t bytes,
                                                  uint32_t bar)
 {

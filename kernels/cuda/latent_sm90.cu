@@ -23,7 +23,8 @@ namespace
 constexpr int HEADS = 64, ROWS = 256, THREADS = ROWS + 128, BLOCK = KV_PAGE * 128, HALF = 4;
 constexpr int MOST_BLOCKS = 2 * HALF, PLACES = 2; /* of latent lanes; of pages */
 constexpr int SPLIT_PAGES = CUDA_SPLIT / KV_PAGE, STATE_FLOATS = ROWS * (HALF * 32 + 4);
-enum { TAKEN = 1, SENT, ALL_ROWS }; /* barriers; SENT: of the message; TAKEN: its place is free */
+/* Barriers. SENT: of the message; TAKEN: its place is free; CLEARED: rows of a page that nobody wrote. */
+enum { TAKEN = 1, SENT, CLEARED, ALL_ROWS };
 
 struct Params {
     CudaLatentAttention a;
@@ -590,13 +591,13 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
                 store_unit(message + 4 * 2048,
                            make_uint4(__float_as_uint(by[0]), __float_as_uint(by[1]), 0, 0));
                 meet_later<ROWS>(SENT);
-                if (!CODED && n_keys < KV_PAGE) /* the other group has cleared what nobody wrote */
-                    meet<ROWS>(ALL_ROWS);
+                if (!CODED && n_keys < KV_PAGE)
+                    meet<ROWS>(CLEARED);
             } else {
                 if (!CODED && n_keys < KV_PAGE) {
                     clear_rows(c, at, n_keys);
                     proxy_fence();
-                    meet<ROWS>(ALL_ROWS);
+                    meet_later<ROWS>(CLEARED);
                 }
                 meet<ROWS>(SENT);
 #pragma unroll

@@ -101,8 +101,18 @@ static __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity
 #endif
 }
 
+/* What this thread wrote to shared memory or read there, or knows to be written or read, comes before what
+ * tensor cores and the copy engine do there next. It waits for the thread's own cp.async. */
+static __device__ __forceinline__ void proxy_fence()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 /* By all lanes of a warp: bytes, a multiple of 16, from device memory to shared memory, and one arrival
- * at the barrier once they are there. Before sm_90 the warp copies them itself. */
+ * at the barrier once they are there. Whoever read by instructions what lay there before had a proxy_fence
+ * before giving the place back. Before sm_90 the warp copies them itself. */
 static __device__ __forceinline__ void load_bytes(uint32_t to, const void *from, uint32_t bytes,
                                                   uint32_t barrier)
 {
