@@ -1,6 +1,6 @@
 /* tests/gpu/test_cuda_matrix.c - linear layers and experts of the CUDA backend in every format,
  * against the CPU's, and bit for bit whatever the batch.
- * Usage: test_cuda_matrix [small]: for compute-sanitizer, wide products not row by row. */
+ * Usage: test_cuda_matrix [small]: for compute-sanitizer, few rows by themselves. */
 #include "tests/support/check.h"
 #include "tests/support/cuda_case.h"
 #include "tests/support/kernel_case.h"
@@ -57,7 +57,6 @@ enum {
     SOME_ROWS = 131,
     MANY_ROWS = 270,
     MOST_ROWS = 500,
-    MANY_OUTPUTS = 1000,
     MORE_OUTPUTS = 5000,
     MOST_OUTPUTS = 16000
 };
@@ -79,6 +78,37 @@ static void exact_product(const TestTensor *parts, int n_parts, const float *bia
                 want[r * outputs + first + o] = (float)sum;
                 size[r * outputs + first + o] = (float)all;
             }
+}
+
+/* A product on the device: n_rows of x, cols each, give outputs each. */
+typedef struct Product {
+    const Weight *w;
+    char *y, *x;
+    const void *bias;
+    int n_rows, n_parts;
+    int64_t cols, outputs;
+} Product;
+
+/* In pieces of this many rows, bf16 part by part. small: one piece of ten, over those of all rows at once. */
+static void in_pieces(const Product *m, int rows, bool floats)
+{
+    Err e;
+    bool some = small && rows < m->n_rows;
+    if (some)
+        in_pieces(m, m->n_rows, floats);
+    for (int r = 0; r < m->n_rows; r += some ? 10 * rows : rows) {
+        int n = m->n_rows - r < rows ? m->n_rows - r : rows;
+        char *x = m->x + r * m->cols * 2;
+        if (floats)
+            cuda_case_must(on.cuda->matmul_float(on.dev, (float *)m->y + r * m->outputs, x, m->w,
+                                                 m->bias, n, &e),
+                           &e);
+        else
+            for (int p = 0; p < m->n_parts; p++)
+                cuda_case_must(
+                    on.cuda->matmul(on.dev, m->y + r * m->outputs * 2, x, m->w, p, m->bias, n, &e),
+                    &e);
+    }
 }
 
 static int check_matmul(const MatmulCase *c)
@@ -116,27 +146,14 @@ static int check_matmul(const MatmulCase *c)
     cuda_case_must(on.cuda->matmul_float(on.dev, y_dev, x_dev, w, bias_dev, n_rows, &e), &e);
     float *floats = cuda_case_read_floats(&on, y_dev, n_values);
     failed += cuda_case_near(c->name, floats, want, n_values, size, 0);
-    /* In pieces of 1, 5, 70 and 131 rows, and part by part. */
+    Product m = {w, y_dev, x_dev, bias_dev, n_rows, n_parts, c->cols, outputs};
     const int pieces[] = {1, 5, 70, 131};
-    for (size_t i = small && outputs > MANY_OUTPUTS ? 2 : 0; i < sizeof pieces / sizeof *pieces;
-         i++) {
-        for (int r = 0; r < n_rows; r += pieces[i]) {
-            int n = n_rows - r < pieces[i] ? n_rows - r : pieces[i];
-            for (int p = 0; p < n_parts; p++)
-                cuda_case_must(on.cuda->matmul(on.dev, (char *)y_dev + r * outputs * 2,
-                                               (char *)x_dev + r * c->cols * 2, w, p, bias_dev, n,
-                                               &e),
-                               &e);
-        }
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+        in_pieces(&m, pieces[i], false);
         float *piece = cuda_case_read(&on, y_dev, n_values);
         failed += check_bits(c->name, piece, whole, n_values);
         free(piece);
-        for (int r = 0; r < n_rows; r += pieces[i])
-            cuda_case_must(on.cuda->matmul_float(on.dev, (float *)y_dev + r * outputs,
-                                                 (char *)x_dev + r * c->cols * 2, w, bias_dev,
-                                                 n_rows - r < pieces[i] ? n_rows - r : pieces[i],
-                                                 &e),
-                           &e);
+        in_pieces(&m, pieces[i], true);
         piece = cuda_case_read_floats(&on, y_dev, n_values);
         failed += check_bits(c->name, piece, floats, n_values);
         free(piece);
@@ -276,7 +293,7 @@ static int check_ffn(const FfnCase *c)
     /* Weights, inner values and results are rounded, each with 0.6 of half a unit on average. */
     failed += cuda_case_l2(c->name, got, want, n * c->hidden, 1.5 * BF16_HALF);
     /* Every pair by itself. */
-    for (int i = 0; i < n; i += small && c->inter > MANY_OUTPUTS ? 100 : 1) {
+    for (int i = 0; i < n; i += small ? n / 8 + 1 : 1) {
         int32_t first[EXPERTS + 1];
         for (int k = 0; k <= EXPERTS; k++)
             first[k] = c->first[k] > i ? 1 : 0;
