@@ -2,7 +2,7 @@
 # tests/gpu/run.sh - on a machine with a GPU: builds with CUDA, runs what the named stages are, and prints one table last.
 # Usage: sh tests/gpu/run.sh [-b BUILD] [-n] [STAGE...]
 #   tests    the tests labelled cuda, of whole reference checkpoints in SHARED/goldens too; SANITIZE=1: those of kernels under
-#            compute-sanitizer as well (2026.1 or later: racecheck of earlier ones does not know barriers that count bytes)
+#            compute-sanitizer as well (2026.3 or later: racecheck of earlier ones does not know barriers that count bytes)
 #   models   trained models in SHARED/models: perplexity beside the CPU backend; the same bytes at any batch and chunk
 #   ranks    the same bytes at 1, 2 and 4 NCCL ranks; a killed rank ends all
 #   bench    kernels, exchange, loading and a whole job beside what the device gives; torch beside them where it is installed
