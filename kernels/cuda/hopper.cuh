@@ -1,5 +1,5 @@
 /* kernels/cuda/hopper.cuh - Hopper's instructions around its matrix instruction: copies that complete on
- * barriers, fences between threads and engines, registers that move between warpgroups. What all
+ * barriers, pairs of blocks, registers that move between warpgroups. What all
  * architectures have is mma.cuh's; the products are wgmma.cuh's. */
 #ifndef MB_KERNELS_CUDA_HOPPER_CUH
 #define MB_KERNELS_CUDA_HOPPER_CUH
