@@ -230,6 +230,7 @@ Status comm_start(int *argc, char ***argv, Comm *out, Err *e)
         return err_set(e, ST_MEMORY, "no memory for the communicator");
     out->state->mpi = MPI_COMM_NULL;
     out->state->piece_bytes = (size_t)1 << 30;
+    out->state->by_mpirun = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
 
     Status st;
     TRY_GOTO(watchdog_create(&out->state->watchdog, out, e));
@@ -315,15 +316,20 @@ void comm_print_error(const Comm *c, const Err *e)
     }
 }
 
+void comm_leave(const Comm *c, int exit_code)
+{
+    if (c->state && c->state->mpi_started && !c->state->by_mpirun)
+        MPI_Abort(MPI_COMM_WORLD, exit_code);
+    _exit(exit_code);
+}
+
 void dist_abort(Comm *c, int exit_code, const Err *e)
 {
     if (c->state && c->state->watchdog)
         watchdog_let_end(c->state->watchdog);
     fflush(NULL);
     comm_print_error(c, e);
-    if (c->state && c->state->mpi_started)
-        MPI_Abort(MPI_COMM_WORLD, exit_code);
-    _exit(exit_code);
+    comm_leave(c, exit_code);
 }
 
 Status comm_bcast(Comm *c, void *data, size_t bytes, int root, Err *e)

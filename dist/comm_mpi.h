@@ -9,6 +9,7 @@
 
 struct CommState {
     bool mpi_started;
+    bool by_mpirun;     /* Open MPI's mpirun started the ranks */
     MPI_Comm mpi;       /* our own copy of the world; MPI_COMM_NULL when MPI was not started */
     Watchdog *watchdog; /* never NULL */
     /* MPI counts are int: longer byte transfers go in pieces of this size. A field, so that a test
@@ -20,6 +21,11 @@ struct CommState {
 Status comm_mpi_error(Err *e, int code, const char *call);
 /* "moebatch: rank R (host): TEXT" on stderr, in one write. */
 void comm_print_error(const Comm *c, const Err *e);
+
+/* Ends every rank with that exit code, without a word of ours. Under mpirun this rank just leaves: mpirun ends
+ * the others then, while MPI_Abort makes it crash or hang now and then (Open MPI 4.1.4, up to one time of twenty,
+ * in PMIx_server_finalize). srun would let the others be, and needs the abort, which may not return. */
+_Noreturn void comm_leave(const Comm *c, int exit_code);
 
 /* Status of an MPI call that waits for other ranks, with the watchdog looking at it meanwhile. */
 #define COMM_WAIT(comm, err, call_name, call)                                                      \

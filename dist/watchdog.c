@@ -15,8 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long MPI_Abort may take before the process just leaves, and a device's abort before
- * MPI_Abort. */
+/* How long the end may take before the process just leaves, and a device's abort before the ranks'. */
 enum { LAST_RESORT_S = 10, DEVICE_ABORT_S = 1 };
 
 struct Watchdog {
@@ -128,7 +127,7 @@ static void give_up(Watchdog *w, const char *trouble, double waited_s)
     atomic_store(&w->gave_up, true);
     tell_place(w, where, sizeof where);
 
-    /* First of all, since neither the hook nor MPI_Abort is sure to return. */
+    /* First of all, since neither the hook nor an abort is sure to return. */
     pthread_t last_resort;
     if (pthread_create(&last_resort, NULL, leave_anyway, NULL) == 0)
         pthread_detach(last_resort);
@@ -147,8 +146,7 @@ static void give_up(Watchdog *w, const char *trouble, double waited_s)
         pthread_detach(device);
         sleep(DEVICE_ABORT_S);
     }
-    MPI_Abort(MPI_COMM_WORLD, EXIT_REQUEUE);
-    _exit(EXIT_REQUEUE);
+    comm_leave(w->comm, EXIT_REQUEUE);
 }
 
 static void *watch(void *arg)
