@@ -3,7 +3,9 @@
  * COMMAND... first: the command itself (mpirun); rest: all other processes of its session (the
  * ranks, which mpirun puts into groups of their own); one: one of those; all: everything. KILL to
  * all is repeated until nothing is left. The exit code is the command's, or 128 + the signal that
- * ended it. SIGNAL is a number; 0: none. */
+ * ended it. SIGNAL is a number; 0: none. After KILL to some of what it started a command that is still
+ * there 20 s after all others is killed too: Open MPI 4.1.4's mpirun sometimes waits in
+ * PMIx_server_finalize for a lock that a killed rank had. */
 #include <dirent.h>
 #include <errno.h>
 #include <glob.h>
@@ -18,6 +20,7 @@
 #include <unistd.h>
 
 enum Whom { FIRST, REST, ONE, ALL, N_WHOM };
+enum { ALONE_S = 20 };
 
 /* The session of a live process that is no zombie, or 0. */
 static long session_of(long pid)
@@ -146,6 +149,15 @@ int main(int argc, char **argv)
         /* The first may be gone before the last: until it is waited for, its number stays taken. */
         while (sig == SIGKILL && whom == ALL && send_to(child, sig, ALL) > 0)
             nap(0.005);
+    }
+    /* Signal 0 to the others counts them. */
+    for (double alone_s = 0; !ended && sig == SIGKILL && alone_s < ALONE_S; nap(0.1)) {
+        alone_s = send_to(child, 0, REST) > 0 ? 0 : alone_s + 0.1;
+        ended = waitpid(child, &status, WNOHANG) == child;
+        if (!ended && alone_s >= ALONE_S) {
+            fprintf(stderr, "signal_after: %s is alone for %d s: killed\n", argv[4], ALONE_S);
+            kill(child, SIGKILL);
+        }
     }
     while (!ended && waitpid(child, &status, 0) < 0)
         if (errno != EINTR)
