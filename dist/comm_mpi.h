@@ -9,7 +9,7 @@
 
 struct CommState {
     bool mpi_started;
-    bool by_mpirun;     /* Open MPI's mpirun started the ranks */
+    bool by_mpirun;     /* Open MPI's mpirun started the ranks; seen before MPI starts */
     MPI_Comm mpi;       /* our own copy of the world; MPI_COMM_NULL when MPI was not started */
     Watchdog *watchdog; /* never NULL */
     /* MPI counts are int: longer byte transfers go in pieces of this size. A field, so that a test

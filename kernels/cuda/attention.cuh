@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         return to;
     };
     /* A barrier of the warp's own: of a __syncwarp that finds the lanes together compute-sanitizer sees
-     * nothing, and takes what one lane lets the copy engine write for a race with the others. */
+     * nothing, and takes what one lane lets the copy engine write for a race with the others. Its number
+     * is a constant where it can be: for others the compiler takes all sixteen. */
     auto give = [&] {
         proxy_fence();
         meet<32>(SINGLE ? 1 : 1 + warp);

@@ -280,10 +280,8 @@ __device__ __forceinline__ void send_e4m3(const Rings &rings, uint32_t places, u
                     uint4 c = w[n % HELD][i];
                     uint32_t unit = rows ^ i * ROWS * UNIT_BYTES,
                              further = (n * 3 * 8 + i * ROWS) * 128;
-                    store_unit(unit + further,
-                               low_from_e4m3(c));
-                    store_unit((unit ^ UNIT_BYTES) + further,
-                               high_from_e4m3(c));
+                    store_unit(unit + further, low_from_e4m3(c));
+                    store_unit((unit ^ UNIT_BYTES) + further, high_from_e4m3(c));
                     if (n + HELD < MOST && (n + HELD < 2 || group(half, n + HELD) < KV_PAGE / 8))
                         load(half, n + HELD, i);
                 }

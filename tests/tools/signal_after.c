@@ -150,14 +150,15 @@ int main(int argc, char **argv)
         while (sig == SIGKILL && whom == ALL && send_to(child, sig, ALL) > 0)
             nap(0.005);
     }
-    /* Signal 0 to the others counts them. */
-    for (double alone_s = 0; !ended && sig == SIGKILL && alone_s < ALONE_S; nap(0.1)) {
-        alone_s = send_to(child, 0, REST) > 0 ? 0 : alone_s + 0.1;
+    double alone_s = 0;
+    while (sig == SIGKILL && !ended && alone_s < ALONE_S) {
+        nap(0.01);
+        alone_s = send_to(child, 0, REST) > 0 ? 0 : alone_s + 0.01; /* 0 counts them */
         ended = waitpid(child, &status, WNOHANG) == child;
-        if (!ended && alone_s >= ALONE_S) {
-            fprintf(stderr, "signal_after: %s is alone for %d s: killed\n", argv[4], ALONE_S);
-            kill(child, SIGKILL);
-        }
+    }
+    if (sig == SIGKILL && !ended) {
+        fprintf(stderr, "signal_after: %s is alone for %d s: killed\n", argv[4], ALONE_S);
+        kill(child, SIGKILL);
     }
     while (!ended && waitpid(child, &status, 0) < 0)
         if (errno != EINTR)
