@@ -1,7 +1,7 @@
 /* tests/gpu/test_cuda_attention.c - keys, values and latents in pages and attention over them,
  * against the CPU backend with the same cache format, and bit for bit however a prompt is cut: a
  * prompt's rows and single rows run in different kernels, on Hopper by different instructions.
- * Usage: test_cuda_attention [small]: without contexts of several splits and with few rows by
+ * Usage: test_cuda_attention [small [PART PARTS]]: without contexts of several splits and with few rows by
  * themselves, for compute-sanitizer. */
 #include "tests/support/attn_list.h"
 #include "tests/support/check.h"
@@ -14,13 +14,12 @@
 #include <string.h>
 
 static CudaCase on;
-static bool small;
 
 /* Where rows by themselves begin, of a sequence of n: at the last ones of a long one, where all
  * would take long. */
 static int first_alone(int n, int begin)
 {
-    int most = small ? 5 : n > 1000 ? 25 : n;
+    int most = on.small ? 5 : n > 1000 ? 25 : n;
     return most < n ? n - most : begin;
 }
 
@@ -325,28 +324,32 @@ static int check_latents(const LatentCase *c, KvFormat kv, LatentForm form)
 
 int main(int argc, char **argv)
 {
-    small = argc > 1 && strcmp(argv[1], "small") == 0;
     const KvFormat bf16 = {KV_BF16, 1, 1}, fp8 = {KV_FP8, 0.013f, 0.021f},
                    nvfp4 = {KV_NVFP4, 0.0015f, 0.0021f};
     int failed = cuda_case_open(&on);
     if (failed)
         return failed;
+    cuda_case_arguments(&on, argc, argv);
     for (size_t i = 0; i < sizeof head_cases / sizeof *head_cases; i++) {
+        if (!cuda_case_due(&on))
+            continue;
         failed += check_heads(&head_cases[i], bf16);
         failed += check_heads(&head_cases[i], fp8);
         if (head_cases[i].head_dim % 16 == 0)
             failed += check_heads(&head_cases[i], nvfp4);
     }
-    for (size_t i = 0; !small && i < sizeof long_cases / sizeof *long_cases; i++) {
+    for (size_t i = 0; !on.small && i < sizeof long_cases / sizeof *long_cases; i++) {
         failed += check_heads(&long_cases[i], bf16);
         failed += check_heads(&long_cases[i], fp8);
     }
     for (int form = LATENT_EXPANDED; form <= LATENT_ABSORBED; form++) {
         for (size_t i = 0; i < sizeof latent_cases / sizeof *latent_cases; i++) {
+            if (!cuda_case_due(&on))
+                continue;
             failed += check_latents(&latent_cases[i], bf16, (LatentForm)form);
             failed += check_latents(&latent_cases[i], fp8, (LatentForm)form);
         }
-        if (!small) {
+        if (!on.small) {
             failed += check_latents(&long_latents, bf16, (LatentForm)form);
             failed += check_latents(&long_latents, fp8, (LatentForm)form);
         }

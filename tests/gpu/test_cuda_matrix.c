@@ -1,6 +1,6 @@
 /* tests/gpu/test_cuda_matrix.c - linear layers and experts of the CUDA backend in every format,
  * against the CPU's, and bit for bit whatever the batch.
- * Usage: test_cuda_matrix [small]: for compute-sanitizer, few rows by themselves. */
+ * Usage: test_cuda_matrix [small [PART PARTS]]: for compute-sanitizer, few rows by themselves. */
 #include "tests/support/check.h"
 #include "tests/support/cuda_case.h"
 #include "tests/support/kernel_case.h"
@@ -11,7 +11,6 @@
 #include <string.h>
 
 static CudaCase on;
-static bool small;
 
 typedef struct MatmulCase {
     const char *name;
@@ -93,7 +92,7 @@ typedef struct Product {
 static void in_pieces(const Product *m, int rows, bool floats)
 {
     Err e;
-    bool some = small && rows < m->n_rows;
+    bool some = on.small && rows < m->n_rows;
     if (some)
         in_pieces(m, m->n_rows, floats);
     for (int r = 0; r < m->n_rows; r += some ? 10 * rows : rows) {
@@ -293,7 +292,7 @@ static int check_ffn(const FfnCase *c)
     /* Weights, inner values and results are rounded, each with 0.6 of half a unit on average. */
     failed += cuda_case_l2(c->name, got, want, n * c->hidden, 1.5 * BF16_HALF);
     /* Every pair by itself. */
-    for (int i = 0; i < n; i += small ? n / 8 + 1 : 1) {
+    for (int i = 0; i < n; i += on.small ? n / 8 + 1 : 1) {
         int32_t first[EXPERTS + 1];
         for (int k = 0; k <= EXPERTS; k++)
             first[k] = c->first[k] > i ? 1 : 0;
@@ -317,15 +316,18 @@ static int check_ffn(const FfnCase *c)
 
 int main(int argc, char **argv)
 {
-    small = argc > 1 && strcmp(argv[1], "small") == 0;
     int failed = cuda_case_open(&on);
     if (failed)
         return failed;
+    cuda_case_arguments(&on, argc, argv);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        failed += check_matmul(&cases[i]);
-    failed += check_router();
+        if (cuda_case_due(&on))
+            failed += check_matmul(&cases[i]);
+    if (cuda_case_due(&on))
+        failed += check_router();
     for (size_t i = 0; i < sizeof ffn_cases / sizeof *ffn_cases; i++)
-        failed += check_ffn(&ffn_cases[i]);
+        if (cuda_case_due(&on))
+            failed += check_ffn(&ffn_cases[i]);
     cuda_case_close(&on);
     return test_result(failed);
 }

@@ -1,6 +1,7 @@
 /* tests/gpu/test_cuda_sample.c - tokens chosen on the device are those that jobs/sampling.c chooses
  * from the same logits, over random requests of every kind; log-probabilities are within 1e-5, ranks
- * and best ids equal, and a row's bytes do not depend on the batch it is in. */
+ * and best ids equal, and a row's bytes do not depend on the batch it is in.
+ * Usage: test_cuda_sample [small [PART PARTS]]: for compute-sanitizer, a tenth of the rows. */
 #include "jobs/logit_edits.h"
 #include "jobs/sampling.h"
 #include "tests/support/check.h"
@@ -349,7 +350,7 @@ static int check_limits(void)
     return failed;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const struct {
         int vocab, n_ids, n;
@@ -362,9 +363,12 @@ int main(void)
     int failed = cuda_case_open(&on);
     if (failed)
         return failed;
+    cuda_case_arguments(&on, argc, argv);
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        failed +=
-            check_table(tables[i].vocab, tables[i].n_ids, tables[i].n, tables[i].scale, 1234 + i);
+        if (cuda_case_due(&on))
+            failed +=
+                check_table(tables[i].vocab, tables[i].n_ids,
+                            on.small ? tables[i].n / 10 : tables[i].n, tables[i].scale, 1234 + i);
     failed += check_limits();
     cuda_case_close(&on);
     return test_result(failed);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void cuda_case_must(Status st, const Err *e)
 {
@@ -16,7 +17,7 @@ void cuda_case_must(Status st, const Err *e)
 int cuda_case_open(CudaCase *c)
 {
     Err e;
-    *c = (CudaCase){.cpu = backend_find("cpu"), .cuda = backend_find("cuda")};
+    *c = (CudaCase){.cpu = backend_find("cpu"), .cuda = backend_find("cuda"), .parts = 1};
     if (c->cuda->can_run(0, NULL, &e) != ST_OK) {
         printf("skipped: no CUDA device: %s\n", e.text);
         return 77;
@@ -31,6 +32,24 @@ void cuda_case_close(CudaCase *c)
 {
     c->cpu->destroy(c->host);
     c->cuda->destroy(c->dev);
+}
+
+void cuda_case_arguments(CudaCase *c, int argc, char **argv)
+{
+    c->small = argc > 1 && strcmp(argv[1], "small") == 0;
+    if (argc == 4) {
+        c->part = atoi(argv[2]);
+        c->parts = atoi(argv[3]);
+    }
+    if ((argc > 1 && !c->small) || argc == 3 || c->part < 0 || c->part >= c->parts) {
+        fprintf(stderr, "usage: %s [small [PART PARTS]]\n", argv[0]);
+        exit(2);
+    }
+}
+
+bool cuda_case_due(CudaCase *c)
+{
+    return c->asked++ % c->parts == c->part;
 }
 
 float *cuda_case_floats(int64_t n, uint64_t seed)

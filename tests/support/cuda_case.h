@@ -8,11 +8,17 @@
 typedef struct CudaCase {
     const BackendOps *cpu, *cuda;
     Backend *host, *dev;
+    bool small;             /* fewer rows and pieces, for compute-sanitizer */
+    int part, parts, asked; /* of cases, this test has every parts-th */
 } CudaCase;
 
 /* 0; or 77 after "skipped: no CUDA device" with the reason, where there is none. */
 int cuda_case_open(CudaCase *c);
 void cuda_case_close(CudaCase *c);
+/* [small [PART PARTS]]: what of a test runs. Ends it where they are others. */
+void cuda_case_arguments(CudaCase *c, int argc, char **argv);
+/* Whether the next case runs. */
+bool cuda_case_due(CudaCase *c);
 
 /* n values about [-1, 1) that bf16 holds, from seed alone; free(). */
 float *cuda_case_floats(int64_t n, uint64_t seed);
