@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.n_pieces; i++) {
             barrier_make(full + 8 * i, 1);
-            barrier_make(full + 8 * (p.n_pieces + i), WARPS);
+            barrier_make(full + 8 * (p.n_pieces + i), 32 * WARPS);
         }
         barriers_made();
     }
@@ -107,16 +107,15 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
             __syncthreads();
         return to;
     };
-    /* A barrier of the warp's own: of a __syncwarp that finds the lanes together compute-sanitizer sees
-     * nothing, and takes what one lane lets the copy engine write for a race with the others. Its number
-     * is a constant where it can be: for others the compiler takes all sixteen. */
+    /* Of a __syncwarp that finds the lanes together compute-sanitizer sees nothing. */
     auto give = [&] {
         proxy_fence();
-        meet<32>(SINGLE ? 1 : 1 + warp);
-        if (SINGLE)
+        if (SINGLE) {
+            meet<32>(1);
             feed.next(p, ring, full);
-        else if (lane == 0)
+        } else {
             barrier_arrive(full + 8 * (p.n_pieces + piece));
+        }
         if (++piece == p.n_pieces) {
             piece = 0;
             parity ^= 1;

@@ -44,8 +44,8 @@ template <int QK, int V, Source FROM> struct Plan {
                          RAW_AT = PLACES_AT + PLACES * PLACE_BYTES,
                          SHARED = RAW_AT + RAW * 2 * RAW_BYTES;
     /* How many tell that a half is full: the copy engine, or helpers, or both. */
-    static constexpr int KEY_WRITERS = FROM == PAGES ? 1 : CODED ? 3 : HELPERS + 1,
-                         VALUE_WRITERS = FROM == PAGES ? 1 : CODED ? 3 : HELPERS;
+    static constexpr int KEY_WRITERS = FROM == PAGES ? 1 : CODED ? HELPERS : HELPERS + 1,
+                         VALUE_WRITERS = FROM == PAGES ? 1 : HELPERS;
     static_assert(SHARED <= 226 * 1024, "a multiprocessor's, less what else is shared");
     static_assert(GROUPS * ROW_REGISTERS + FEED_REGISTERS <= 65536 / THREADS / 8 * 8 * (GROUPS + 1),
                   "as many registers as a block begins with, or it waits for ever");
@@ -111,8 +111,8 @@ struct Rings {
         keys.make(PLAN::PLACES, PLAN::KEY_WRITERS, PLAN::READERS);
         values.make(PLAN::PLACES, PLAN::VALUE_WRITERS, PLAN::READERS);
         for (int i = 0; i < 2; i++)
-            raw[i].make(PLAN::RAW, 1, PLAN::HELPERS / 32);
-        tiles.make(PLAN::TILES, PLAN::HELPERS + 1, PLAN::READERS);
+            raw[i].make(PLAN::RAW, 1, PLAN::HELPERS);
+        tiles.make(PLAN::TILES, PLAN::HELPERS + 1, 32 * PLAN::READERS);
         barriers_made();
     }
 };
@@ -264,8 +264,7 @@ __device__ __forceinline__ void send_e4m3(const Rings &rings, uint32_t places, u
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const Ring &r = half ? rings.values : rings.keys;
-            uint32_t done =
-                lane == 0 ? rings.raw[half].empty + 8 * raw.place : r.full + 8 * to.place;
+            uint32_t empty = rings.raw[half].empty + 8 * raw.place, full = r.full + 8 * to.place;
             uint32_t rows = places + to.place * P::PLACE_BYTES + half * P::KEY_BYTES +
                             group(half, 0) * 8 * 128 + unit_at(V / 8, KV_PAGE, first, 2 * u);
             to.wait_empty(r);
@@ -293,9 +292,8 @@ __device__ __forceinline__ void send_e4m3(const Rings &rings, uint32_t places, u
             if (!half || n_pages > 1)
                 begin(half ^ 1);
             proxy_fence();
-            __syncwarp();
-            if (lane < 2) /* each at its own */
-                barrier_arrive(done);
+            barrier_arrive(empty);
+            barrier_arrive(full);
         }
 }
 
@@ -359,11 +357,8 @@ __device__ __forceinline__ void help(const Params &p, const Rings &rings, uint8_
                 decode_e2m1<P::HELPERS>(place + half * P::KEY_BYTES, codes, V / 8,
                                         half ? n_keys : KV_PAGE, helper);
                 proxy_fence();
-                __syncwarp();
-                if (helper % 32 == 0) {
-                    barrier_arrive(rings.raw[half].empty + 8 * raw.place);
-                    barrier_arrive(r.full + 8 * to.place);
-                }
+                barrier_arrive(rings.raw[half].empty + 8 * raw.place);
+                barrier_arrive(r.full + 8 * to.place);
             }
         }
     }
@@ -623,9 +618,7 @@ __device__ __forceinline__ void attend(const Params &p, const Rings &rings, uint
         meet<128>(1 + group); /* all have read their queries */
         if (!idle)
             rows.finish(p, j);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            barrier_arrive(rings.tiles.empty + 8 * tile.place);
+        barrier_arrive(rings.tiles.empty + 8 * tile.place);
         skip(behind);
     }
 }

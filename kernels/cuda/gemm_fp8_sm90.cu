@@ -284,7 +284,7 @@ struct Step {
 
 __device__ __forceinline__ void give_back(const Step &k)
 {
-    if (k.empty && threadIdx.x % 32 == 0)
+    if (k.empty)
         barrier_arrive(k.empty);
 }
 
@@ -398,7 +398,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
             barrier_make(r.barriers + i * 16, 1 + 128 + 128); /* weights, tokens, floats */
-            barrier_make(r.barriers + i * 16 + 8, CONSUMERS * 4);
+            barrier_make(r.barriers + i * 16 + 8, CONSUMERS * 128);
         }
         barriers_made();
     }
@@ -418,9 +418,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             const float *floats = r.floats + r.stage * S::FLOATS;
             Place p = {role - 1, warp, lane, floats + S::ROW_SCALES, floats + S::TOKEN_SCALES};
             finish<N, BOXES>(g, r.tiles[r.stage], p, acc);
-            __syncwarp();
-            if (lane == 0)
-                barrier_arrive(empty_at(r));
+            barrier_arrive(empty_at(r));
             next_stage<S::STAGES>(r);
         }
     }

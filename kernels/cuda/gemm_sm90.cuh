@@ -30,6 +30,8 @@ template <int SLABS_, int ROWS_, int PRODUCERS_, int BLOCKS_> struct Shape {
      * a stage, or with one slab 2 of them. */
     static constexpr int STEPS = SLABS == 2 ? 4 : 2;
     static constexpr int THREADS = 256 + 32 * PRODUCERS;
+    /* Of a warp, that give a stage back: all where consume_few reads it. */
+    static constexpr int LANES = SLABS == 2 ? 1 : 32;
     static constexpr int PASS = PRODUCERS * 4; /* rows that the producers load at once */
 };
 
@@ -284,7 +286,7 @@ __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int sl
         hold(a[SET]);
         if (CODEC == SLAB_BF16) /* they are the operands */
             codes.load(record, thread);
-        if (SET == 1 && last >= 0 && thread % 32 == 0)
+        if (SET == 1 && last >= 0 && thread % 32 < S::LANES)
             barrier_arrive(ring.empty + 8 * last);
         codes.decode(a[SET]);
         if (half_at) { /* rows of their own for gate and up: the other's weights are zeros */
@@ -323,7 +325,7 @@ __device__ __forceinline__ void consume(const CudaGemm &g, const Tile &t, int sl
     for (int s = 0; s < SLABS; s++)
         hold(acc[s]);
     proxy_fence(); /* of the codes it has read, as each stage's is of those of the stage before */
-    if (thread % 32 == 0)
+    if (thread % 32 < S::LANES)
         barrier_arrive(ring.empty + 8 * last);
 #pragma unroll
     for (int s = 0; s < SLABS; s++)
@@ -372,9 +374,7 @@ __device__ __forceinline__ void consume_few(const CudaGemm &g, const Tile &t, in
                     mma(acc + 4 * n, a + 4 * j, b[h][n][j * 2], b[h][n][j * 2 + 1]);
         }
         proxy_fence();
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(bar + to_empty);
+        barrier_arrive(bar + to_empty);
         rows += S::ROWS * 128;
         record += 2 * BYTES;
         bar += 8;
@@ -471,7 +471,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     if (thread == 0) {
         for (int i = 0; i < stages; i++) {
             barrier_make(ring.full + 8 * i, 1 + 32 * S::PRODUCERS);
-            barrier_make(ring.empty + 8 * i, 8);
+            barrier_make(ring.empty + 8 * i, 8 * S::LANES);
         }
         barriers_made();
     }
@@ -506,7 +506,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             if (have <= 0) {
                 for (int c = 0; c < chunks; c++, ring.next()) {
                     barrier_wait(ring.full + 8 * ring.stage, ring.parity);
-                    if (thread % 32 == 0)
+                    if (thread % 32 < S::LANES)
                         barrier_arrive(ring.empty + 8 * ring.stage);
                 }
             } else if constexpr (SLABS == 2) {

@@ -184,9 +184,7 @@ __device__ __forceinline__ void few_tile(const CudaGemm &g, const Tile &t,
                                 b[c][h][n][j * 2 + 1]);
                 }
         proxy_fence(); /* not in the warp that fills the stage, whose rows it would wait for */
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(ring.at + S::EMPTY);
+        barrier_arrive(ring.at + S::EMPTY);
         ring.next();
     };
 #pragma unroll 1
@@ -338,7 +336,7 @@ __global__ void __launch_bounds__(S::TEAMS *S::THREADS, 1)
     if (warp == S::WARPS) {
         for (int i = lane; i < stages; i += 32) {
             barrier_make(base + i * S::STAGE + S::FULL, 1 + 32);
-            barrier_make(base + i * S::STAGE + S::EMPTY, S::WARPS);
+            barrier_make(base + i * S::STAGE + S::EMPTY, 32 * S::WARPS);
         }
         barriers_made();
     }

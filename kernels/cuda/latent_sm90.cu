@@ -260,9 +260,7 @@ template <int BLOCKS> __device__ __forceinline__ void feed_codes(const Params &p
                            page_at(c, here.page) + codes.n_blocks * (BLOCK / 2), BLOCK, full);
             codes.template pass<true>(tile, page_at(c, next.page >= 0 ? next.page : here.page));
             proxy_fence();
-            __syncwarp();
-            if (threadIdx.x % 32 == 0)
-                barrier_arrive(full);
+            barrier_arrive(full);
             to.next();
         } else if (next.page >= 0) {
             codes.template pass<false>(0, page_at(c, next.page));
@@ -543,7 +541,7 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
     if (threadIdx.x == 0) {
         for (int i = 0; i < PLACES; i++) {
             /* Four warps decode, and the copy engine brings rope lanes. */
-            barrier_make(pages.full + 8 * i, CODED ? 5 : 1);
+            barrier_make(pages.full + 8 * i, CODED ? 128 + 1 : 1);
             barrier_make(pages.empty + 8 * i, ROWS / 32);
         }
         barriers_made();

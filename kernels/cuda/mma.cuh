@@ -59,6 +59,9 @@ static __device__ __forceinline__ float power_of_two(float x)
 
 /* --- barriers in shared memory, 8 bytes each --- */
 
+/* Where threads give back what instructions read, each of them arrives: compute-sanitizer takes one that
+ * arrives for others, however they met before, to speak for itself alone. Where a wgmma began in
+ * between, one of each warp will do. */
 static __device__ __forceinline__ void barrier_make(uint32_t at, int n_arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(n_arrivals) : "memory");
