@@ -12,8 +12,8 @@
  *         the warp that brings things looks for tiles, ahead of time, and writes into a stage what
  *         it belongs to; results leave from registers. Teams of one block, rather than blocks: the
  *         device would give the tiles of the last round to few multiprocessors, and put all warps
- *         that bring things on one of their schedulers. The second product of an expert layer
- *         (follows) begins while the first one ends, with what does not depend on it. */
+ *         that bring things on one of their schedulers. Blocks come while the launch before ends;
+ *         those of an expert layer's second product (follows) bring records before that is over. */
 #ifndef MB_KERNELS_CUDA_GEMM_SM90_FEW_CUH
 #define MB_KERNELS_CUDA_GEMM_SM90_FEW_CUH
 
@@ -340,6 +340,8 @@ __global__ void __launch_bounds__(S::TEAMS *S::THREADS, 1)
         }
         barriers_made();
     }
+    if (!g.follows)
+        launch_wait();
     if (g.first)
         for (int i = threadIdx.x; i <= g.n_mats; i += blockDim.x)
             first[i] = g.first[i];
@@ -392,11 +394,8 @@ int launch_few(const CudaGemm *g, const SlabLaunch *l, void *stream)
     if (err != cudaSuccess)
         return err;
     size_t shared = (size_t)(fixed + teams * stages * S::STAGE);
-    if (g->follows)
-        return launch_early(kernel, dim3((unsigned)blocks), teams * S::THREADS, shared, stream, *g,
-                            stages, l->vectors);
-    kernel<<<blocks, teams * S::THREADS, shared, (cudaStream_t)stream>>>(*g, stages, l->vectors);
-    return cudaGetLastError();
+    return launch_early(kernel, (unsigned)blocks, teams * S::THREADS, shared, stream, *g, stages,
+                        l->vectors);
 }
 
 } // namespace

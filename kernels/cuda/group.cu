@@ -51,6 +51,7 @@ __device__ Choice choice_at(const GroupSpec &g, int at)
 __global__ void count_kernel(const __grid_constant__ GroupSpec g, int n, int run)
 {
     extern __shared__ int32_t memory[];
+    launch_next();
     for (int i = threadIdx.x; i < g.n_local; i += BLOCK)
         memory[i] = 0;
     __syncthreads();
@@ -113,6 +114,7 @@ __global__ void __launch_bounds__(THREADS)
     int32_t *next = memory;                    /* [WARPS, n_local] */
     int32_t *first = memory + WARPS * n_local; /* [n_local] */
     int32_t *mine = next + warp * n_local;
+    launch_next();
     for (int i = threadIdx.x; i < WARPS * n_local; i += THREADS)
         next[i] = 0;
     __syncthreads();

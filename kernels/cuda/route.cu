@@ -4,6 +4,7 @@
  * Why     every sum is in the order of lanes or of slots, and ties go to the lower index, so a
  *         row's choice depends on nothing but its logits. */
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace
 {
@@ -60,6 +61,8 @@ __global__ void route_kernel(int32_t *expert, float *weight, uint64_t *load, int
     __shared__ float groups[WARPS][MOST_GROUPS];
     __shared__ uint8_t outs[WARPS][MOST_EXPERTS], group_outs[WARPS][MOST_GROUPS];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = (int)blockIdx.x * WARPS + warp;
+    launch_next();
+    launch_wait();
     if (row >= n)
         return;
     if (live && row >= *live) {
@@ -77,15 +80,17 @@ __global__ void route_kernel(int32_t *expert, float *weight, uint64_t *load, int
 
     float top = -INFINITY, total = 0;
     for (int i = lane; i < spec.n_experts; i += 32) {
-        good &= x[i] == x[i];
-        top = fmaxf(top, x[i]);
+        float v = key[i] = x[i];
+        good &= v == v;
+        top = fmaxf(top, v);
     }
     top = warp_max(top);
     good = __all_sync(0xffffffffu, good) && isfinite(top);
     for (int i = lane; i < spec.n_experts; i += 32) {
-        score[i] = sigmoid ? 1.0f / (1.0f + expf(-x[i])) : expf(x[i] - top);
+        score[i] = sigmoid ? 1.0f / (1.0f + expf(-key[i])) : expf(key[i] - top);
         /* Logits rather than probabilities decide: rounding cannot make new ties. */
-        key[i] = sigmoid ? (correction ? score[i] + correction[i] : score[i]) : x[i];
+        if (sigmoid)
+            key[i] = correction ? score[i] + correction[i] : score[i];
         good &= !sigmoid || key[i] < INFINITY;
         out[i] = spec.topk_group < spec.n_group;
         total += score[i];
@@ -111,17 +116,14 @@ __global__ void route_kernel(int32_t *expert, float *weight, uint64_t *load, int
         }
     }
     float kept = 0;
-    int32_t *choice = expert + (int64_t)row * spec.top_k;
-    float *share = weight + (int64_t)row * spec.top_k;
+    int choice = 0; /* of slot `lane` */
     for (int s = 0; s < spec.top_k; s++) {
         int e = best_of(key, out, spec.n_experts, lane).at;
         __syncwarp();
         e = e < 0 ? 0 : e; /* only where keys are not numbers: the row is bad then */
-        if (lane == 0) {
+        choice = lane == s ? e : choice;
+        if (lane == 0)
             out[e] = 1;
-            choice[s] = e;
-            atomicAdd((unsigned long long *)load + e, 1ull);
-        }
         kept += score[e];
         __syncwarp();
     }
@@ -132,8 +134,12 @@ __global__ void route_kernel(int32_t *expert, float *weight, uint64_t *load, int
         over = kept;
     else if (spec.renormalize)
         over = kept + spec.renorm_eps * total;
-    for (int s = lane; s < spec.top_k; s += 32)
-        share[s] = score[choice[s]] / over * spec.scale;
+    if (lane < spec.top_k) {
+        int64_t at = (int64_t)row * spec.top_k + lane;
+        expert[at] = choice;
+        weight[at] = score[choice] / over * spec.scale;
+        atomicAdd((unsigned long long *)load + choice, 1ull);
+    }
     if (lane == 0 && !(good && over > 0))
         atomicMin(bad, row);
 }
@@ -144,8 +150,7 @@ int cuda_route_launch(int32_t *expert, float *weight, uint64_t *load, int32_t *b
                       const float *logits, const float *correction, int n, const int32_t *live,
                       const RouterSpec *spec, void *stream)
 {
-    if (n > 0)
-        route_kernel<<<blocks_of(n, WARPS), WARPS * 32, 0, (cudaStream_t)stream>>>(
-            expert, weight, load, bad, logits, correction, n, live, *spec);
-    return cudaGetLastError();
+    return n > 0 ? launch_early(route_kernel, (unsigned)blocks_of(n, WARPS), WARPS * 32, 0, stream,
+                                expert, weight, load, bad, logits, correction, n, live, *spec)
+                 : cudaSuccess;
 }

@@ -6,6 +6,7 @@
  * Why     the order of a row's sum depends on its width alone, so a row gives the same bits in any
  *         batch. */
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace
 {
@@ -184,18 +185,30 @@ __global__ void __launch_bounds__(256)
     combine_kernel(bf16 *y, const bf16 *rows, const int32_t *slot, const float *weight,
                    const bf16 *plus, int top_k, int width)
 {
+    constexpr int AHEAD = 8; /* rows asked for before the first is added */
     const int32_t *at = slot + (int64_t)blockIdx.x * top_k;
     const float *w = weight + (int64_t)blockIdx.x * top_k;
     int64_t row = (int64_t)blockIdx.x * width;
+    launch_next();
+    launch_wait();
     for (int i = threadIdx.x * RUN; i < width; i += blockDim.x * RUN) {
         Run sum = {};
-        for (int s = 0; s < top_k; s++) {
-            if (at[s] < 0)
-                continue;
-            Run v = load_run<WHOLE>(rows + (int64_t)at[s] * width, i, width);
+        for (int s = 0; s < top_k; s += AHEAD) {
+            int from[AHEAD];
+            Run v[AHEAD];
 #pragma unroll
-            for (int j = 0; j < RUN; j++)
-                sum.v[j] = fmaf(w[s], v.v[j], sum.v[j]);
+            for (int k = 0; k < AHEAD; k++)
+                from[k] = s + k < top_k ? at[s + k] : -1;
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++)
+                if (from[k] >= 0)
+                    v[k] = load_run<WHOLE>(rows + (int64_t)from[k] * width, i, width);
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++)
+                if (from[k] >= 0)
+#pragma unroll
+                    for (int j = 0; j < RUN; j++)
+                        sum.v[j] = fmaf(w[s + k], v[k].v[j], sum.v[j]);
         }
         if (plus) {
             Run v = load_run<WHOLE>(plus + row, i, width);
@@ -288,10 +301,9 @@ int cuda_combine_launch(void *y, const void *rows, const int32_t *slot, const fl
     int threads = width > 64 * RUN ? 256 : 64;
     auto kernel =
         whole_runs(y, rows, plus, NULL, width) ? combine_kernel<true> : combine_kernel<false>;
-    if (n > 0)
-        kernel<<<n, threads, 0, (cudaStream_t)stream>>>((bf16 *)y, (const bf16 *)rows, slot, weight,
-                                                        (const bf16 *)plus, top_k, width);
-    return cudaGetLastError();
+    return n > 0 ? launch_early(kernel, (unsigned)n, threads, 0, stream, (bf16 *)y,
+                                (const bf16 *)rows, slot, weight, (const bf16 *)plus, top_k, width)
+                 : cudaSuccess;
 }
 
 int cuda_gate_rows_launch(void *y, const void *gate, int n, int width, void *stream)
