@@ -42,7 +42,7 @@ if(MOEBATCH_HAS_CUDA)
   # What the sampler computes is what the CPU computes, which fuses nothing either.
   set_source_files_properties(${CMAKE_SOURCE_DIR}/kernels/cuda/sample.cu ${CMAKE_SOURCE_DIR}/kernels/cuda/sample_scan.cu
     PROPERTIES COMPILE_OPTIONS "-fmad=false")
-  # Objects of their own: the plugin and the benchmarks of tests/gpu are made of the same.
+  # Objects of their own: the plugin and the benchmarks of tests/bench/gpu are made of the same.
   add_library(moebatch_kernels OBJECT ${cuda_sources})
   set_target_properties(moebatch_kernels PROPERTIES POSITION_INDEPENDENT_CODE ON CUDA_VISIBILITY_PRESET hidden)
   if(MOEBATCH_WERROR)

@@ -81,7 +81,7 @@ build_stages() {
     for stage; do
         case $stage in
         tests) targets="$targets $(names tests/gpu 'test_*.c')" ;;
-        bench) targets="$targets $(names tests/gpu 'bench_*.c bench_*.cu') bench_exchange_device gen_model" ;;
+        bench) targets="$targets $(names tests/bench/gpu 'bench_*.c bench_*.cu') bench_exchange_device gen_model" ;;
         esac
     done
     # shellcheck disable=SC2086
@@ -258,7 +258,7 @@ stage_bench() {
     fi
     # bench_moe's columns, so that both can be read together.
     if python3 -c 'import torch' 2>/dev/null; then
-        python3 tests/gpu/rivals.py ${QUICK:+--quick}
+        python3 tests/bench/gpu/rivals.py ${QUICK:+--quick}
     fi
     "$build/bench/gen_model" --preset gpt_oss-2g --layers "${LOAD_LAYERS:-6}" -o "$work/made" >"$work/log" 2>&1 &&
         "$MOEBATCH" bench --load "$work/made" --backend cuda >"$work/load" 2>&1

@@ -1,4 +1,4 @@
-/* tests/gpu/bench_sample.c - the time that rows of logits take to become tokens, beside that of reading
+/* tests/bench/gpu/bench_sample.c - the time that rows of logits take to become tokens, beside that of reading
  * the logits once at the speed of a device copy of this run.
  *
  *   bench_sample [--rows 256] [--vocab 151936]

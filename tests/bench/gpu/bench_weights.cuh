@@ -1,7 +1,7 @@
-/* tests/gpu/bench_weights.cuh - random banks of weights on the device, and the ceilings that
+/* tests/bench/gpu/bench_weights.cuh - random banks of weights on the device, and the ceilings that
  * benchmarks of matrix kernels divide by: a device copy and dense bf16 products by cuBLASLt. */
-#ifndef MB_TESTS_GPU_BENCH_WEIGHTS_CUH
-#define MB_TESTS_GPU_BENCH_WEIGHTS_CUH
+#ifndef MB_TESTS_BENCH_GPU_BENCH_WEIGHTS_CUH
+#define MB_TESTS_BENCH_GPU_BENCH_WEIGHTS_CUH
 
 #include "kernels/cuda/gemm_sm90.h"
 

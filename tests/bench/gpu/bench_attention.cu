@@ -1,4 +1,4 @@
-/* tests/gpu/bench_attention.cu - attention beside this device's copy and its dense bf16 matrix product,
+/* tests/bench/gpu/bench_attention.cu - attention beside this device's copy and its dense bf16 matrix product,
  * all in one run: bytes of keys and values per second while generating, flops of the visible half of
  * the matrix per second in prompts. The expanded form of latents is timed without kv_b_proj. Pools are
  * rotated, so that caches hold nothing of the next launch.

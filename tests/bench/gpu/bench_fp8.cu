@@ -1,4 +1,4 @@
-/* tests/gpu/bench_fp8.cu - experts whose rows and weights meet as E4M3 codes: rows coded, gate and up
+/* tests/bench/gpu/bench_fp8.cu - experts whose rows and weights meet as E4M3 codes: rows coded, gate and up
  * with SwiGLU, products coded again, down; beside a device copy and dense FP8 products by cuBLASLt
  * (one scale for each matrix) of the same inputs and outputs, all in one run.
  * Usage: bench_fp8 [--quick]
@@ -6,7 +6,7 @@
  * static: one scale for all rows, weights with one for each output. block: rows with one for each 128
  * columns, weights for each 128 x 128. Codes are random and not 0; a bank is larger than the L2
  * cache. Columns and ratios are those of bench_moe, but that a layer is without router and combine. */
-#include "tests/gpu/bench_weights.cuh"
+#include "tests/bench/gpu/bench_weights.cuh"
 
 #include <cstring>
 

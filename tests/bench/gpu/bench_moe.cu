@@ -1,4 +1,4 @@
-/* tests/gpu/bench_moe.cu - the expert layers of a step, and the two grouped products in them,
+/* tests/bench/gpu/bench_moe.cu - the expert layers of a step, and the two grouped products in them,
  * beside a device copy and dense bf16 products by cuBLASLt of the same FLOPs, all in one run.
  * Usage: bench_moe [--quick]
  *
@@ -11,7 +11,7 @@
  *           rows
  *   decode   bytes of the distinct experts' weights in the layer's time / bytes of a copy, both
  *           ways */
-#include "tests/gpu/bench_weights.cuh"
+#include "tests/bench/gpu/bench_weights.cuh"
 
 #include <cmath>
 #include <cstring>

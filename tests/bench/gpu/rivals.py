@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""tests/gpu/rivals.py - what torch and transformers make of the expert layers of bench_moe, in the same columns.
+"""tests/bench/gpu/rivals.py - what torch and transformers make of the expert layers of bench_moe, in the same columns.
 
-python3 tests/gpu/rivals.py [--quick]
+python3 tests/bench/gpu/rivals.py [--quick]
 
   torch bf16     torch._grouped_mm: gate and up, down, and a layer of router, permutation, SwiGLU and weighted sum around them
   torch fp8      torch._scaled_grouped_mm, rows and weights in E4M3 with a scale per row, made in the layer's time alone

@@ -1,4 +1,4 @@
-/* tests/gpu/bench_linear.cu - linear layers of one matrix beside a device copy and dense bf16
+/* tests/bench/gpu/bench_linear.cu - linear layers of one matrix beside a device copy and dense bf16
  * products by cuBLASLt of the same shape, all in one run.
  * Usage: bench_linear
  *
@@ -6,7 +6,7 @@
  * copies of a matrix take turns until they are larger than the L2 cache. For few rows a figure is
  * bytes of the matrix in a second over those of a copy (read and written), for many FLOPs over
  * cuBLASLt's. */
-#include "tests/gpu/bench_weights.cuh"
+#include "tests/bench/gpu/bench_weights.cuh"
 
 struct Linear {
     const char *name;
