@@ -540,7 +540,7 @@ __global__ void __launch_bounds__(THREADS, 1) latent_kernel(const __grid_constan
     uint32_t message = pages.at + PLACES * p.tile_bytes + threadIdx.x % 128 * 16;
     if (threadIdx.x == 0) {
         for (int i = 0; i < PLACES; i++) {
-            /* Four warps decode, and the copy engine brings rope lanes. */
+            /* Threads of four warps decode, and the copy engine brings rope lanes. */
             barrier_make(pages.full + 8 * i, CODED ? 128 + 1 : 1);
             barrier_make(pages.empty + 8 * i, ROWS / 32);
         }

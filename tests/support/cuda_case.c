@@ -41,7 +41,8 @@ void cuda_case_arguments(CudaCase *c, int argc, char **argv)
         c->part = atoi(argv[2]);
         c->parts = atoi(argv[3]);
     }
-    if ((argc > 1 && !c->small) || argc == 3 || c->part < 0 || c->part >= c->parts) {
+    bool known = argc == 1 || (c->small && (argc == 2 || argc == 4));
+    if (!known || c->part < 0 || c->part >= c->parts) {
         fprintf(stderr, "usage: %s [small [PART PARTS]]\n", argv[0]);
         exit(2);
     }
